@@ -66,7 +66,7 @@ class Settings:
         AutoDtype,
         "Storage type of the weights on the device; the number is bits per weight. auto: the type "
         "nearest to the file's (f16 if the file is not quantised), or fewer bits if nothing else "
-        "fits in memory. With q4, matrices that a file such as Q4_K_M saves with more bits are q8. "
+        "fits in memory. With q4, what a file such as Q4_K_M saves nearer to q8 is q8. "
         "Sums are always computed in f32.",
     ] = "auto"
     kv_dtype: Annotated[
@@ -218,7 +218,7 @@ class Settings:
         "Who may keep documents on this server, in whose chunks the page searches. local: only "
         "where the server listens on a loopback address, without --allow-host and --allow-origin; "
         "all: everyone, each browser its own; off: nobody. Needs `pip install tokenglass[search]` "
-        "and --embedding-model.",
+        "and an embedding model.",
     ] = "local"
     queue: Annotated[
         int, "Number of requests that may wait for a slot; further ones are refused.", (0, 4096)
@@ -358,6 +358,15 @@ class Settings:
         if self.ray is None or self.max_data_parallel_size is None:
             return self.data_parallel_size
         return self.max_data_parallel_size
+
+    @property
+    def encoder_fault(self) -> str:
+        """Why no model with an encoder can run alongside the model; "": it can."""
+        if self.ray is not None:
+            return "--ray may start engines on other machines, which do not have its folder"
+        if self.pipeline_parallel_size > 1:
+            return "it needs the device of the whole model, not --pipeline-parallel-size"
+        return ""
 
     @property
     def on_other_machines(self) -> bool:

@@ -92,6 +92,10 @@ class ScaledReplica(EngineClient):
         if self._engine is not None:
             self._engine.switch(served)
 
+    def reload(self) -> None:
+        if self._engine is not None:
+            self._engine.reload()
+
     def close(self) -> None:
         if self._engine is not None:
             self._engine.close()

@@ -9,7 +9,9 @@ POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to
                      is a path that a page may not name; 503 if the hub cannot be reached. The old
                      model is served until the new one is downloaded and checked.
 POST   /api/models/embedding   `{"name": …}`: begin to load an embedding model of the list
-                     alongside the model. 202 with the change, which GET /api/models reports.
+                     alongside the model. Once it is downloaded, all runs end and the engine is
+                     loaded again. 202 with the change; 400 for another name, or where no encoder
+                     can run; 503 without an engine.
 GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
                      […]}`. 503 if the hub cannot be reached, 429 while too many others search.
 DELETE /api/models   Cancel the download or the check. 202.

@@ -1,5 +1,5 @@
-"""Find the embedding model of `--embedding-model`: one in a wheel by its name, or a folder as
-sentence-transformers saves it."""
+"""Find an embedding model: that of `--embedding-model`, one in a wheel by its name or a folder as
+sentence-transformers saves it, or one that the page has loaded."""
 
 from __future__ import annotations
 

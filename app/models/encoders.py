@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from app.prompt.encoder_texts import EncoderInputs, EncoderTexts
+from app.prompt.limited_tokenizer import LimitedTokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,6 +17,11 @@ class FoundEncoder:
     path: Path
     texts: EncoderTexts
     n_bytes: int
+
+    def close(self) -> None:
+        """End the process of its tokenizer, if it has one."""
+        if isinstance(self.texts.tokenizer, LimitedTokenizer):
+            self.texts.tokenizer.close()
 
 
 @dataclass(slots=True)
@@ -28,31 +34,30 @@ class EncoderFolders:
 
 
 class Encoders:
-    """Embedding model and encoder-decoder; None: there is no such model.
+    """The models with encoders of a server: its embedding model and its encoder-decoder, of which
+    it may lack either.
 
-    folders  for the engine
-    inputs   for the routes
+    folders  where they are, for the engine
+    inputs   their texts, for the routes
     """
 
     def __init__(
         self, embedding: FoundEncoder | None = None, encoder_decoder: FoundEncoder | None = None
     ) -> None:
         self.folders, self.inputs = EncoderFolders(), EncoderInputs()
-        self._n_bytes = {"embedding": 0, "encoder_decoder": 0}
-        if embedding is not None:
-            self.set_embedding(embedding)
+        self.encoder_decoder = encoder_decoder
         if encoder_decoder is not None:
             self.folders.encoder_decoder = encoder_decoder.path
             self.inputs.encoder_decoder = encoder_decoder.texts
-            self._n_bytes["encoder_decoder"] = encoder_decoder.n_bytes
+        self.set_embedding(embedding)
 
-    def set_embedding(self, found: FoundEncoder) -> None:
+    def set_embedding(self, found: FoundEncoder | None) -> None:
         """Replace the embedding model; the engine has it when it is loaded again."""
-        self.folders.embedding = found.path
-        self.inputs.embedding = found.texts
-        self._n_bytes["embedding"] = found.n_bytes
+        self.embedding = found
+        self.folders.embedding = found.path if found is not None else None
+        self.inputs.embedding = found.texts if found is not None else None
 
     @property
     def n_bytes(self) -> int:
         """Bytes that both models need on the device."""
-        return sum(self._n_bytes.values())
+        return sum(model.n_bytes for model in (self.embedding, self.encoder_decoder) if model)

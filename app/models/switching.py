@@ -15,6 +15,7 @@ from __future__ import annotations
 import functools
 import logging
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -37,7 +38,7 @@ from app.models.known import DEFAULT, KnownModel, known_embedding_models, known_
 from app.models.transfer import Cancelled, OnTransfer, Transfer
 from app.models.wheels import fetch_wheel_model, is_cached, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import MAX_LORAS, EngineError, InvalidRequest, expect_loadable
+from gpu import MAX_LORAS, EngineError, InvalidRequest, ModelError, expect_loadable
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +69,12 @@ class BundledModel(msgspec.Struct, frozen=True):
 
 
 class EmbeddingOffer(msgspec.Struct, frozen=True):
-    """Embedding model that can be loaded alongside the model; `is_cached`: without a download."""
+    """Embedding model that can be loaded alongside the model. `is_cached`: without a download;
+    `is_loaded`: the engine has it."""
 
     model: KnownModel
     is_cached: bool
+    is_loaded: bool
 
 
 class ModelOffers(msgspec.Struct, frozen=True):
@@ -125,6 +128,8 @@ class ModelSwitcher:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
+        self._awaits_load = False
+        """Whether a change waits for the engine, and is not done when that is ready or fails."""
 
     def offers(self) -> ModelOffers:
         hello = self._engine.hello
@@ -140,19 +145,24 @@ class ModelSwitcher:
         )
 
     def _embedding_offers(self) -> tuple[EmbeddingOffer, ...]:
-        if self._settings.on_other_machines:
+        if self._settings.encoder_fault:
             return ()
-        models = known_embedding_models()
-        return tuple(EmbeddingOffer(model, is_cached(model.name)) for model in models)
+        hello = self._engine.hello
+        loaded = hello.embedding.name if hello and hello.embedding else None
+        return tuple(
+            EmbeddingOffer(model, is_cached(model.name), model.name == loaded)
+            for model in known_embedding_models()
+        )
 
     def _latest_change(self) -> ModelChange | None:
         """Return the latest change, with the engine's state once the engine is loading it."""
         change, status = self._change, self._engine.status
         if change is None or change.state != "loading":
             return change
-        if status.state == "ready":
+        if status.state == "ready" and not self._awaits_load:
             return replace_struct(change, state="done")
-        state: Literal["loading", "failed"] = "failed" if status.state == "failed" else "loading"
+        has_failed = status.state == "failed" and not self._awaits_load
+        state: Literal["loading", "failed"] = "failed" if has_failed else "loading"
         return replace_struct(change, state=state, message=status.message, progress=status.progress)
 
     def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
@@ -181,13 +191,19 @@ class ModelSwitcher:
 
     def begin_embedding_model(self, name: str) -> ModelChange:
         """Begin to load one of the embedding models on offer alongside the model that writes, in
-        place of the one before. Raises InvalidRequest for another name or while the model is being
-        changed, and UnavailableError without an engine."""
+        place of the one before. Once it is downloaded, all runs end and the engine is loaded again;
+        if that fails, it is loaded as it was.
+
+        Raises InvalidRequest for another name, where no encoder can run, or while the model is
+        being changed, and UnavailableError without an engine.
+        """
+        if fault := self._settings.encoder_fault:
+            raise InvalidRequest(f"no embedding model can be loaded here: {fault}", "name")
         offered = [offer.model.name for offer in self._embedding_offers()]
         if name not in offered:
             raise InvalidRequest(
-                f"expected {' or '.join(offered) or 'none, as the engines are elsewhere'}, but got "
-                f"{name!r:.200}; any other embedding model: --embedding-model FOLDER",
+                f"expected {' or '.join(offered)}, but got {name!r:.200}; for any other, start the "
+                "server with --embedding-model FOLDER",
                 "name",
             )
         with self._lock:
@@ -205,7 +221,6 @@ class ModelSwitcher:
         def work() -> None:
             try:
                 change(on_transfer)
-                self._change = ModelChange(name, "loading")
             except Cancelled:
                 self._change = ModelChange(name, "cancelled", "the previous model is still running")
             except EngineError as error:
@@ -342,17 +357,39 @@ class ModelSwitcher:
         self._expect_wanted()
         before = self._engine.tokenizer
         self._engine.switch(self._served(settings, model))
+        self._change = ModelChange(name, "loading")
         if isinstance(before, LimitedTokenizer):
             before.close()
 
     def _fetch_embedding_model(self, name: str, on_transfer: OnTransfer) -> None:
+        """Download and load an embedding model. Its memory is not judged: all on offer are smaller
+        than the models that are not (`app.models.memory.UNCHECKED_BYTES`)."""
         folder = fetch_wheel_model(name, on_transfer, self._cancelled.is_set)
         self._expect_wanted()
-        found, before = open_embedding_model(folder), self._encoders.inputs.embedding
-        self._encoders.set_embedding(found)
-        self._engine.reload()
-        if before is not None and isinstance(before.tokenizer, LimitedTokenizer):
-            before.tokenizer.close()
+        found, before = open_embedding_model(folder), self._encoders.embedding
+        try:
+            self._expect_wanted()
+            self._encoders.set_embedding(found)
+            self._awaits_load = True
+            self._engine.reload()
+            self._change = ModelChange(name, "loading")
+            if failure := self._failure_to_load():
+                self._encoders.set_embedding(before)
+                self._engine.reload()
+                raise ModelError(f"{failure}; the model is loaded as it was")
+        except (Cancelled, EngineError):
+            found.close()
+            raise
+        finally:
+            self._awaits_load = False
+        if before is not None:
+            before.close()
+
+    def _failure_to_load(self) -> str:
+        """Wait until the engine is loaded; return why it could not be, "" if it was."""
+        while (status := self._engine.status).state == "loading":
+            time.sleep(0.1)
+        return status.message if status.state == "failed" else ""
 
     def _expect_wanted(self) -> None:
         """Raise Cancelled if the change was cancelled."""

@@ -247,11 +247,13 @@ class ReplicatedEngine(EngineClient):
             self._switching = True
             self._n_switches += 1
             self._set_state(Status("loading", "ending the model before", 0.0))
-        for number, replica in enumerate(self.replicas):
-            switch_one(number, replica)
-        with self._merging:
-            self._switching = False
-        self._merge()
+        try:
+            for number, replica in enumerate(self.replicas):
+                switch_one(number, replica)
+        finally:
+            with self._merging:
+                self._switching = False
+            self._merge()
 
     def close(self) -> None:
         self._closing.set()

@@ -109,6 +109,8 @@ class Retriever:
             return missing
         if self._settings.upstream is not None or self._settings.on_other_machines:
             return NOT_ELSEWHERE
+        if fault := self._settings.encoder_fault:
+            return f"there can be no embedding model here: {fault}"
         return NO_ENCODER if self._inputs.embedding is None else ""
 
     def offer(self, client: str) -> RetrievalOffer:
@@ -156,7 +158,7 @@ class Retriever:
             self._run, self._owner = IndexRun(asked.name, "reading"), folder.name
             self._asker, self._cancelled = next(ASKER_IDS), False
         try:
-            index = self._present(folder, info).without(asked.name)
+            index = self._present(folder, texts, info).without(asked.name)
             if len(index.documents) >= MAX_DOCUMENTS:
                 raise InvalidRequest(
                     f"an index holds at most {MAX_DOCUMENTS} documents; remove one first", "name"
@@ -178,7 +180,7 @@ class Retriever:
         def work() -> None:
             vectors = self._encode([chunk.text for chunk in chunks], document_prompt(texts))
             with self._lock:  # to the index as it is now: `tokenglass search` writes it, too
-                present = self._present(folder, info).without(asked.name)
+                present = self._present(folder, texts, info).without(asked.name)
                 self._save(folder, present.added(document, chunks, vectors))
 
         run = self._change(state="encoding", total=len(chunks))
@@ -226,7 +228,7 @@ class Retriever:
         ids = texts.encode([asked.question], query_prompt(texts), info.max_tokens)
         [vector] = self._ask(ids)
         encoded = time.perf_counter()
-        index.encoder.expect(self._identity(info))
+        index.encoder.expect(self._identity(texts, info))
         searched = time.perf_counter()
         nearest = index.search(vector, asked.top)
         ended = time.perf_counter()
@@ -264,20 +266,18 @@ class Retriever:
         owner = LOCAL if is_shared else hashlib.sha256(client.encode()).hexdigest()[:32]
         return cache / "retrieval" / owner
 
-    def _identity(self, info: EmbeddingInfo) -> EncoderIdentity:
+    def _identity(self, texts: EncoderTexts, info: EmbeddingInfo) -> EncoderIdentity:
         """Return the identity of the loaded embedding model. `info`: that of its engine,
         which has another one when it is loaded again."""
-        texts = self._inputs.embedding
-        assert texts is not None
         if self._probed is None or self._probed[0] is not info:
             [probe] = self._ask(texts.encode([PROBE], "", info.max_tokens))
             self._probed = info, EncoderIdentity(info.name, tuple(probe.tolist()))
         return self._probed[1]
 
-    def _present(self, folder: Path, info: EmbeddingInfo) -> Index:
+    def _present(self, folder: Path, texts: EncoderTexts, info: EmbeddingInfo) -> Index:
         """Return the index in `folder`, which must be of the loaded embedding model, or an empty
         one."""
-        identity = self._identity(info)
+        identity = self._identity(texts, info)
         with self._lock:
             index = self._load(folder)
         if index is None:

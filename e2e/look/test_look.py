@@ -44,9 +44,9 @@ FILLED = tuple(name for name in INSTRUMENTS if name not in ("compare", "lab", "t
 training must be run first, as `test_compare.py`, `test_lab.py` and `test_train.py` do, and
 retrieval needs an embedding model, see `test_retrieval.py`."""
 EXPERTS = 6
+"""Experts of the fake model, so that the instrument for experts is there too."""
 MAX_ROWS = 400
 """Most rows of a table; files have all of them."""
-"""Experts of the fake model, so that the instrument for experts is there too."""
 
 # Of a PNG: its size, the colour of its corner, the share of pixels that are not of that colour, and
 # how many colours there are.

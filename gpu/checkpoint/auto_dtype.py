@@ -8,12 +8,13 @@ others. So types of five bits and more, and IQ4, whose levels are not evenly spa
 q8, which makes them up to twice as large. Types of three bits and less have lost more than q4 adds,
 and q8 would make them three to five times as large.
 
-Files such as Q4_K_M save most matrices in four bits and those that matter most in more. As q4 they
-are stored likewise: the latter as q8.
+Files such as Q4_K_M save some matrices of the layers in four bits and those that matter most in
+more. As q4 they are stored likewise: those that are nearer to q8, or floats, as q8.
 """
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -36,9 +37,13 @@ NEAREST = {
 """Storage type of each type of quantised weights."""
 
 
+LAYER = re.compile(r"\.\d+\.")
+"""What the names of tensors of layers have in them: a number."""
+
+
 class MatrixDtypes:
     """Storage types of the matrices of a checkpoint in a model that is stored as `dtype`: all the
-    same, but for q4 and a file that saves some matrices in four bits or less. Then those with more
+    same, but for q4 and a file with matrices of layers to which q4 is nearest. Then all others
     are q8."""
 
     def __init__(self, checkpoint: WeightSource, dtype: str) -> None:
@@ -48,7 +53,7 @@ class MatrixDtypes:
             nearest = {
                 name: NEAREST.get(checkpoint.dtype(name), FLOATS)
                 for name in checkpoint.names()
-                if len(checkpoint.shape(name)) > 1
+                if len(checkpoint.shape(name)) > 1 and LAYER.search(name)
             }
             if dtype in nearest.values():
                 self._longer = frozenset(name for name in nearest if nearest[name] != dtype)
@@ -90,7 +95,8 @@ def choose_dtype(
 
 
 def _of_file(saved: Mapping[str, int]) -> DtypeChoice:
-    """Return f16 if most of the bytes are floats, else the smallest type that is nearest to any."""
+    """Return f16 if no other type is nearest to as many bytes, else the smallest that is nearest to
+    any."""
     n_bytes: Counter[str] = Counter()
     for kind, n in saved.items():
         n_bytes[NEAREST.get(kind, FLOATS)] += n

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from gpu.architectures.common.llama_tensors import ROUTER
 from gpu.architectures.common.tensor_map import Kind, Layout, TensorMap, TensorMatch
 from gpu.checkpoint.article_names import article_name
 from gpu.checkpoint.auto_dtype import MatrixDtypes
@@ -117,10 +118,13 @@ class Inventory(msgspec.Struct, frozen=True):
 
     @property
     def saved_types(self) -> dict[str, int]:
-        """Bytes of the layers' matrices in the files, by the type they are saved in."""
+        """Bytes of the layers' matrices in the files, by the type they are saved in; routers, which
+        are f32 whatever they are saved in, are left out."""
         found: Counter[str] = Counter()
         for tensor in self.tensors:
-            if tensor.layer is not None and len(tensor.shape) > 1 and tensor.kind != "unused":
+            is_router = any(op.endswith(f".{ROUTER.op}") for op in tensor.read_by)
+            is_matrix = len(tensor.shape) > 1 and tensor.kind != "unused" and not is_router
+            if tensor.layer is not None and is_matrix:
                 found[tensor.dtype] += tensor.n_bytes
         return dict(found)
 

@@ -34,8 +34,8 @@ class Linear:
 
 class Loader:
     """Loads tensors as float32 and checks their shapes. Matrices are quantised to `dtype` and back,
-    so that they hold the numbers the shaders compute with. `dtypes`: storage types of single ones
-    by name (`gpu.checkpoint.auto_dtype.MatrixDtypes`)."""
+    so that they hold the numbers the shaders compute with. `dtypes`: storage types of single
+    matrices by name (`gpu.checkpoint.auto_dtype.MatrixDtypes`)."""
 
     def __init__(
         self,

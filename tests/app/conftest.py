@@ -121,7 +121,8 @@ def start_site() -> Iterator[StartSite]:
         engine = options.client_of(keywords)
         settings, switch, encoders = options.settings, options.switch, options.encoders
         inputs = encoders.inputs
-        inputs.embedding, inputs.encoder_decoder = options.encoder_texts, options.seq2seq_texts
+        inputs.embedding = options.encoder_texts or inputs.embedding
+        inputs.encoder_decoder = options.seq2seq_texts or inputs.encoder_decoder
         switching = ModelSwitcher(engine, settings, switch, encoders=encoders) if switch else None
         app = create_app(
             settings, engine, options.retention, options.compare, switching,

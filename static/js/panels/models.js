@@ -140,12 +140,11 @@ function choice(name, facts, isCurrent) {
 /** The embedding models, which run alongside the model that writes. @param {Answers.EmbeddingOffer[]} offers */
 function embeddingRows(offers) {
   if (!offers.length) return [];
-  const rows = offers.map(({ model, is_cached: isCached }) => {
+  const rows = offers.map(({ model, is_cached: isCached, is_loaded: isLoaded }) => {
     const { name, parameters: n, licence, n_bytes: size } = model;
-    const isLoaded = state.hello?.embedding?.name === name;
     const row = el("div", "offer");
     const where = isLoaded ? "loaded" : isCached ? "downloaded" : `about ${bytes(size)} to download`;
-    const facts = [`${parameters(n)} weights`, licence, where, "runs alongside the model, for Retrieval"];
+    const facts = [`${parameters(n)} weights`, licence, where, "runs alongside the model, for Retrieval; loading it ends running texts"];
     row.append(el("span", "offer-name", name), el("span", "sub", facts.join(" · ")));
     if (!isLoaded) row.append(loader(name, () => changeEmbedding(name)));
     return row;

@@ -155,6 +155,18 @@ def test_an_engine_that_writes_does_not_leave(start: Start, scene: Scene) -> Non
     assert engine.n_here == 1
 
 
+def test_engines_that_are_here_are_loaded_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reloaded: list[EngineClient] = []
+    monkeypatch.setattr(MortalEngine, "reload", lambda replica: reloaded.append(replica))
+    engine = start()
+    engine.reload()
+    assert len(reloaded) == engine.n_here == 1
+    wait_until(lambda: engine.hello is not None)
+    assert write(engine, 3).wait_done().reason == "length"
+
+
 def test_a_text_goes_on_when_its_engine_leaves(start: Start) -> None:
     engine = start(least=2)
     wait_until(lambda: all(replica.hello is not None for replica in engine.replicas))

@@ -15,15 +15,15 @@ from app import tale
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.models import embedding_models, switching
-from app.models.encoders import Encoders
+from app.models.encoders import EncoderFolders, Encoders
 from app.models.hub_errors import HubError
 from app.models.known import EMBEDDING_WHEELS
 from app.models.model_source import ModelSource
 from app.models.transfer import Cancelled
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from gpu import Engine
+from gpu import DeviceError, Engine
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_encoder import INFO
+from tests.app.fake_engine import FakeEngine, loader
 from tests.app.models.encoder_folders import load_with, write_encoder
 from tests.app.models.test_switching import newest, until
 
@@ -46,7 +46,7 @@ def site(
     start_site: StartSite, encoders: Encoders, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> Site:
     monkeypatch.setattr("app.models.wheels.cache_folder", lambda: tmp_path / "cache")
-    load = functools.partial(load_with, encoders.folders, INFO.name)
+    load = functools.partial(load_with, encoders.folders, NAME)
     return start_site(
         process=True, load=load, encoders=encoders, switch=lambda settings, model: load
     )
@@ -64,7 +64,8 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     offers = http.get("/api/models").json
     assert offers is not None
     [offer] = offers["embedding"]
-    assert (offer["model"]["name"], offer["is_cached"]) == (NAME, False)
+    assert offer["model"]["name"] == NAME
+    assert (offer["is_cached"], offer["is_loaded"]) == (False, False)
     refused = http.post("/api/encoder-attention", json={"text": "the cat"})
     assert refused.status_code == 400
     assert "load one under “Change the model”" in str(refused.json)
@@ -74,14 +75,15 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     assert begun.json is not None
     assert (begun.json["name"], begun.json["state"]) == (NAME, "fetching")
     hello = page.until("hello")
-    assert hello["embedding"]["name"] == INFO.name
+    assert hello["embedding"]["name"] == NAME
     until(lambda: newest(site)["state"] == "done")
+    assert [one["is_loaded"] for one in (http.get("/api/models").json or {})["embedding"]] == [True]
     assert encoders.folders.embedding == folder
     assert encoders.n_bytes > 0
     first = encoders.inputs.embedding
     assert first is not None
     assert isinstance(first.tokenizer, LimitedTokenizer)
-    answer = http.post("/v1/embeddings", json={"input": "the cat", "model": INFO.name}).json
+    answer = http.post("/v1/embeddings", json={"input": "the cat", "model": NAME}).json
     assert answer is not None
     assert answer["usage"]["prompt_tokens"] == 4, "the tokenizer of the folder"
 
@@ -138,6 +140,56 @@ def test_a_download_that_fails_leaves_the_model_running(
         assert words in newest(site)["message"]
         assert encoders.inputs.embedding is None
         assert site.engine.require_ready()
+
+
+def load_or_fail(folders: EncoderFolders, progress: Callable[[float, str], None]) -> FakeEngine:
+    """Load a fake engine, which has no room for an embedding model."""
+    if folders.embedding is not None:
+        raise DeviceError("the device has no room for it")
+    return loader(delay=0.01)(progress)
+
+
+def test_a_model_that_cannot_be_loaded_with_it_is_loaded_as_it_was(
+    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
+    load = functools.partial(load_or_fail, encoders.folders)
+    site = start_site(
+        process=True, load=load, encoders=encoders, switch=lambda settings, model: load
+    )
+    assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
+    until(lambda: "as it was" in newest(site).get("message", ""))
+    change = newest(site)
+    assert (change["state"], change["message"]) == (
+        "failed",
+        "the device has no room for it; the model is loaded as it was",
+    )
+    until(lambda: site.engine.status.state == "ready")
+    assert encoders.folders.embedding is encoders.inputs.embedding is None
+    assert encoders.n_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"ray": "local"}, "--ray may start engines on other machines"),
+        ({"pipeline_parallel_size": 2}, "not --pipeline-parallel-size"),
+    ],
+)
+def test_where_no_encoder_can_run_none_is_offered(
+    start_site: StartSite, options: dict[str, Any], words: str
+) -> None:
+    settings = Settings(port=0, **options)
+    site = start_site(settings=settings, switch=lambda settings, model: loader())
+    http = client_of(site)
+    offers, retrieval = http.get("/api/models").json, http.get("/api/retrieval").json
+    assert offers is not None
+    assert retrieval is not None
+    assert offers["embedding"] == []
+    assert words in retrieval["why_not"]
+    refused = http.post(PATH, json={"name": NAME})
+    assert refused.status_code == 400
+    assert words in str(refused.json)
 
 
 def test_an_engine_that_is_loaded_again_has_it(folder: Path) -> None:

@@ -374,3 +374,34 @@ def test_all_replicas_change_the_model_and_their_runs_end(tmp_path: Path) -> Non
         assert states == ["ready", "loading", "loading", "ready"]
     finally:
         engine.close()
+
+
+class Reloaded(MortalEngine):
+    """An engine that is loaded again when it is told, or cannot be."""
+
+    fails = False
+
+    def reload(self) -> None:
+        if self.fails:
+            raise UnavailableError("it cannot be changed")
+        self.die("loading")
+        self.revive()
+
+
+def test_all_replicas_are_loaded_again(tmp_path: Path) -> None:
+    replicas = [Reloaded(tmp_path) for _ in range(2)]
+    engine = ReplicatedEngine(replicas)
+    engine.start()
+    try:
+        wait_ready(*replicas)
+        engine.reload()
+        wait_until(lambda: engine.hello is not None)
+        replicas[1].fails = True
+        with pytest.raises(UnavailableError, match="it cannot be changed"):
+            engine.reload()
+        wait_until(lambda: engine.hello is not None)
+        text = Written()
+        engine.submit(request(PROMPT, 3), text)
+        assert text.wait_done().reason == "length"
+    finally:
+        engine.close()

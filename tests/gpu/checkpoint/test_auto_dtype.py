@@ -11,10 +11,11 @@ from gguf import GGMLQuantizationType
 from gguf.quants import quantize
 
 from gpu import Engine, LoadOptions
-from gpu.checkpoint.auto_dtype import FLOATS, NEAREST, choose_dtype
+from gpu.checkpoint.auto_dtype import FLOATS, NEAREST, MatrixDtypes, choose_dtype
 from gpu.checkpoint.gguf_repack import EXACT_FORMATS
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.packing import FORMATS, pack, unpack
+from gpu.checkpoint.reader import Checkpoint
 from gpu.gguf.types import QUANT_TYPES, TYPES_BY_NAME, dequantize_rows
 from tests.gpu.gguf import gguf_models
 from tests.gpu.gguf.shapes import BIASES
@@ -87,6 +88,33 @@ def test_the_matrices_of_the_layers_are_counted_and_no_others(tmp_path: Path) ->
     inventory = Inventory.from_folder(gguf_models.write(folder, tmp_path / "model.gguf", "Q4_0"))
     n_weights = BIASES.n_layers * sum(math.prod(shape) for shape in matrices(BIASES))
     assert inventory.saved_types == {"Q4_0": n_weights * 18 // 32}
+
+
+@pytest.mark.parametrize(
+    ("kind", "kinds", "dtype", "stored"),
+    [
+        ("Q8_0", {}, "q4", {"q4"}),
+        ("Q8_0", {"token_embd": "Q4_0"}, "q4", {"q4"}),
+        ("Q4_0", {"token_embd": "Q8_0"}, "q4", {"q4"}),
+        ("Q8_0", {"blk.0.attn_q": "Q4_0"}, "q4", {"q8"}),
+        ("Q8_0", {"blk.0.attn_output": "Q4_0"}, "q4", {"q8", "q4"}),
+        ("Q4_0", {"blk.0.attn_output": "F16"}, "q4", {"q8", "q4"}),
+        ("Q4_0", {"blk.0.attn_output": "Q5_0"}, "q8", {"q8"}),
+        ("Q4_0", {"blk.0.attn_output": "Q5_0"}, "f16", {"f16"}),
+    ],
+)
+def test_a_file_is_a_mixture_by_the_matrices_of_its_layers(
+    tmp_path: Path, kind: str, kinds: dict[str, str], dtype: str, stored: set[str]
+) -> None:
+    folder = random_llama.write(tmp_path, BIASES)
+    path = gguf_models.write(folder, tmp_path / "model.gguf", kind, kinds=kinds)
+    inventory = Inventory.from_folder(path, dtype)
+    layers = [tensor for tensor in inventory.tensors if tensor.layer is not None]
+    assert {tensor.device_dtype for tensor in layers if len(tensor.shape) > 1} == stored
+    dtypes = MatrixDtypes(Checkpoint.open(path), dtype)
+    for tensor in layers:
+        if tensor.name == "model.layers.0.self_attn.o_proj.weight":
+            assert tensor.device_dtype == dtypes.of([tensor.name])
 
 
 def test_the_engine_keeps_the_precision_of_a_file(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from gpu.checkpoint.auto_dtype import choose_dtype
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weights import WeightLoader
@@ -21,6 +22,7 @@ from gpu.config import ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf.file import open_gguf
 from gpu.models.registry import MODELS
+from gpu.pytorch.llama import TorchLlama
 from gpu.webgpu.buffers import Memory, Tensor
 from gpu.webgpu.device import Device
 from tests.gpu.engine import driving
@@ -199,6 +201,34 @@ def test_matrices_with_more_bits_are_those_that_the_list_of_tensors_names(
         ("down", "q4"),
         ("down", "q8"),
     }
+
+
+@pytest.mark.ci
+def test_a_mixture_of_types_is_computed_alike_wherever_its_experts_are(
+    make: Make, device: Device
+) -> None:
+    """On the device, a few at a time, and in PyTorch."""
+    kinds = {"attn_v": "Q5_1", "blk.1.ffn_down": "Q8_0"}
+    _, path = make("qwen2_moe", "Q4_0", kinds=kinds)
+    first = driving.all_logits(driving.load(device, path, "q4", n_slots=1), IDS)
+    few = driving.all_logits(driving.load(device, path, "q4", n_slots=1, expert_slots=3), IDS)
+    assert np.array_equal(first, few)
+    config, checkpoint = ModelConfig.from_folder(path), Checkpoint.open(path)
+    torch_model = TorchLlama(config, checkpoint, "q4", "f32", 1, 64)
+    inventory = {tensor.name: tensor for tensor in Inventory.from_folder(path, "q4").tensors}
+    name = "model.layers.1.mlp.experts.0.down_proj.weight"
+    assert inventory[name].device_dtype == "q8"
+    found = torch_model.layers[1].mlp.experts[0].down.weight.numpy()
+    assert np.array_equal(found, checkpoint.read_f32(name)), "Q8_0 as it is"
+
+
+def test_auto_says_nothing_of_routers(make: Make) -> None:
+    """They are f32 in every model, and saved so in files of four bits."""
+    _, path = make("qwen2_moe", "Q4_0")
+    inventory = Inventory.from_folder(path)
+    assert set(inventory.saved_types) == {"Q4_0"}
+    reason = choose_dtype(inventory.saved_types).reason
+    assert reason == "the layers are saved as Q4_0, which q4 holds exactly"
 
 
 Change = Callable[[str, Any], list[tuple[str, Any]]]

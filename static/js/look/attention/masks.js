@@ -13,7 +13,7 @@ import { nPairs, readDecoder, readEncoder } from "./readings.js";
 /** @typedef {import("./readings.js").Reading} Reading */
 
 const EXAMPLE = "The animal didn't cross the street because it was too tired";
-const NO_ENCODER = "To compare it with an encoder, load an embedding model under “Change the model”.";
+const NO_ENCODER = "To compare it with an encoder, load an embedding model under “Change the model”, or start the server with --embedding-model all-MiniLM-L6-v2.";
 
 /** What the matrices show: the mask, or the weights. @type {"mask" | "weights"} */
 let shows = "mask";
