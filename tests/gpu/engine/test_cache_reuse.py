@@ -25,6 +25,7 @@ from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from tests.gpu.engine.conftest import Opened
 from tests.gpu.engine.scripted_runner import ScriptedRunner, expected
+from tests.gpu.engine.traffic import stats_after_runs
 from tests.gpu.models import random_llama, random_models
 
 OTHER = [7] * 21
@@ -263,7 +264,7 @@ def test_random_traffic_with_preemptions_writes_what_each_run_writes_alone(
         ]
         for ids, run in zip(prompts[at : at + 8], runs, strict=True):
             assert [token.id for token in run] == expected(ids, 30)[: 160 - len(ids)]
-    stats = engine.stats
+    stats = stats_after_runs(engine)
     assert runner.n_moved > 200 * len(windows)
     assert stats.n_preemptions > 0
     assert stats.used_blocks == 0

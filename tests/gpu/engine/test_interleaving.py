@@ -27,7 +27,13 @@ from gpu.speculative.draft_length import DraftLength
 from gpu.speculative.ngram import NgramDrafter
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu.engine.traffic import Together, Written, draw_traffic, write_alone
+from tests.gpu.engine.traffic import (
+    Together,
+    Written,
+    draw_traffic,
+    stats_after_runs,
+    write_alone,
+)
 from tests.gpu.models import random_llama, random_models
 
 N_REQUESTS = 64
@@ -178,7 +184,7 @@ def interleaved(
     )
     with model.engine(options, draft, n_blocks=blocks_for(CONTEXT) + 4) as engine:
         together = Together(engine, arrivals).run()
-        stats, kv = engine.stats, engine._thread._scheduler.kv_state()
+        stats, kv = stats_after_runs(engine), engine._thread._scheduler.kv_state()
         check(alone, together)
     assert stats.used_blocks == stats.n_running == stats.n_waiting == 0
     assert set(kv.owners) == {0}

@@ -37,7 +37,7 @@ from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
 from tests.gpu.engine.test_interleaving import check, preempt_often
-from tests.gpu.engine.traffic import Together, draw_traffic, write_alone
+from tests.gpu.engine.traffic import Together, draw_traffic, stats_after_runs, write_alone
 from tests.gpu.interventions.hand import ManualEngine
 from tests.gpu.models import random_llama
 
@@ -93,7 +93,7 @@ def test_texts_beside_each_other_are_those_of_one_device(
     preempt_often(monkeypatch, random.Random(5))
     together = Together(staged, arrivals).run()
     check(alone, together)
-    stats = staged.stats
+    stats = stats_after_runs(staged)
     assert stats.used_blocks == stats.n_running == stats.n_waiting == 0
     assert stats.reused_tokens > 0
     assert stats.n_preemptions > 0

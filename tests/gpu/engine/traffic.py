@@ -10,6 +10,8 @@ from typing import Any
 
 from gpu.engine.engine import Engine
 from gpu.events import Done, Event, Token
+from gpu.info import EngineStats
+from gpu.inspection.requests import CacheBlocks
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, LayerFactor
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
@@ -89,6 +91,13 @@ class Written:
 def write_alone(engine: Engine, arrivals: Sequence[Arrival]) -> list[list[Token]]:
     """Run the requests one after the other, none of them cancelled."""
     return [list(engine.submit(arrival.request)) for arrival in arrivals]
+
+
+def stats_after_runs(engine: Engine) -> EngineStats:
+    """Return the stats once the blocks of all runs that are done are free: a run tells that it is
+    done a moment before, and the engine answers questions after."""
+    engine.inspect(CacheBlocks()).result()
+    return engine.stats
 
 
 class Together:
