@@ -380,10 +380,11 @@ class ModelSwitcher:
         except (Cancelled, EngineError):
             found.close()
             raise
+        else:
+            if before is not None:
+                before.close()
         finally:
             self._awaits_load = False
-        if before is not None:
-            before.close()
 
     def _failure_to_load(self) -> str:
         """Wait until the engine is loaded; return why it could not be, "" if it was."""

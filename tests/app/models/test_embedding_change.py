@@ -87,8 +87,16 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     assert answer is not None
     assert answer["usage"]["prompt_tokens"] == 4, "the tokenizer of the folder"
 
+    close, closed_while = first.tokenizer.close, []
+
+    def note_and_close() -> None:
+        closed_while.append(newest(site)["state"])
+        close()
+
+    monkeypatch.setattr(first.tokenizer, "close", note_and_close)
     assert http.post(PATH, json={"name": NAME}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
+    assert closed_while == ["loading"], "it is not done before"
     assert encoders.inputs.embedding is not first
     assert first.tokenizer._pool._idle == [], "the process of the one before is ended"
 
