@@ -14,8 +14,8 @@ from __future__ import annotations
 
 import functools
 import logging
+import queue
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -38,6 +38,7 @@ from app.models.known import DEFAULT, KnownModel, known_embedding_models, known_
 from app.models.transfer import Cancelled, OnTransfer, Transfer
 from app.models.wheels import fetch_wheel_model, is_cached, is_wheel_name
 from app.prompt.limited_tokenizer import LimitedTokenizer
+from app.protocol.messages import Hello, Status
 from gpu import MAX_LORAS, EngineError, InvalidRequest, ModelError, expect_loadable
 
 log = logging.getLogger(__name__)
@@ -387,9 +388,19 @@ class ModelSwitcher:
             self._awaits_load = False
 
     def _failure_to_load(self) -> str:
-        """Wait until the engine is loaded; return why it could not be, "" if it was."""
-        while (status := self._engine.status).state == "loading":
-            time.sleep(0.1)
+        """Wait until the engine is loaded, cannot be, or keeps stopping; return why it could not
+        be, "" if it was."""
+        settled: queue.SimpleQueue[Status] = queue.SimpleQueue()
+
+        def on_state(status: Status, hello: Hello | None) -> None:
+            if status.state in ("ready", "failed") or status.retry_seconds is not None:
+                settled.put(status)
+
+        unlisten = self._engine.listen(on_state)
+        status = settled.get()
+        unlisten()
+        if status.retry_seconds is not None:  # its message is about the next try
+            return "the engine kept stopping with it, as the server's log says"
         return status.message if status.state == "failed" else ""
 
     def _expect_wanted(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +14,7 @@ from flask.testing import FlaskClient
 
 from app import tale
 from app.config import Settings
+from app.engine.backoff import RestartPolicy
 from app.engine.loading import load_engine
 from app.models import embedding_models, switching
 from app.models.encoders import EncoderFolders, Encoders
@@ -175,6 +177,47 @@ def test_a_model_that_cannot_be_loaded_with_it_is_loaded_as_it_was(
     until(lambda: site.engine.status.state == "ready")
     assert encoders.folders.embedding is encoders.inputs.embedding is None
     assert encoders.n_bytes == 0
+
+
+def load_or_stop(
+    folders: EncoderFolders, stops: Path, n: int, progress: Callable[[float, str], None]
+) -> FakeEngine:
+    """Load a fake engine, whose process ends the first `n` times that it has an embedding model.
+    `stops`: file with a byte for each of them."""
+    if folders.embedding is not None:
+        with stops.open("ab") as file:
+            file.write(b".")
+        if stops.stat().st_size <= n:
+            os._exit(7)
+    return load_with(folders, NAME, progress)
+
+
+@pytest.mark.parametrize(
+    ("n", "state", "message"),
+    [
+        (1, "done", ""),
+        (2, "failed", "the engine kept stopping with it, as the server's log says; the model is "
+         "loaded as it was"),
+    ],
+    ids=["once", "again"],
+)  # fmt: skip
+def test_an_engine_that_keeps_stopping_with_it_is_loaded_as_it_was(
+    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path, n: int, state: str, message: str,
+) -> None:  # fmt: skip
+    """One stop is no failure: the engine is started again at once."""
+    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
+    load = functools.partial(load_or_stop, encoders.folders, tmp_path / "stops", n)
+    site = start_site(
+        process=True, load=load, encoders=encoders, switch=lambda settings, model: load,
+        restart_policy=RestartPolicy(at_once=1, first=60),
+    )  # fmt: skip
+    assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == state)
+    assert newest(site)["message"] == message
+    until(lambda: site.engine.hello)
+    loaded = site.engine.require_ready().embedding
+    assert (loaded is not None) == (encoders.folders.embedding == folder) == (state == "done")
 
 
 @pytest.mark.parametrize(
