@@ -46,9 +46,10 @@ class StorageFormat:
                  there, where each token has one row and errors go straight to its logit
     kv           type of the keys and values of such a model
 
-    A new one is also packed and unpacked below (`gpu.checkpoint.quantize`), read by shaders
-    (`gpu/shaders/lib/weight_<name>.wgsl`), offered by `--dtype` (`app.config`), and packed and
-    sized in the browser (`static/js/local/hub/pack.js`, `static/js/local/gpu/weights.js`).
+    A new one is also packed and unpacked below (`gpu.checkpoint.quantize`), packed by devices
+    (`gpu.checkpoint.device_packer`), read by shaders (`gpu/shaders/lib/weight_<name>.wgsl`),
+    offered by `--dtype` (`app.config`), and packed and sized in the browser
+    (`static/js/local/hub/pack.js`, `static/js/local/gpu/weights.js`).
     """
 
     name: str

@@ -13,11 +13,11 @@ import numpy.typing as npt
 
 from gpu.checkpoint.auto_dtype import MatrixDtypes
 from gpu.checkpoint.conversion import Conversion
+from gpu.checkpoint.device_packer import LANE_BLOCKS, DevicePacker
 from gpu.checkpoint.interleaved import interleave, max_shard_rows, rows_interleaved
 from gpu.checkpoint.matrix import Matrix, Shard
 from gpu.checkpoint.pack_pool import PackBuffer, Packed, PackPool
-from gpu.checkpoint.pack_processes import PackProcesses
-from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, row_words
+from gpu.checkpoint.packing import BLOCK, FORMATS, as_numbers, pack, row_words
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.recipe import Placement, Recipe, parts_of
 from gpu.checkpoint.row_layout import Arrangement, RowLayout, RowSource
@@ -26,9 +26,11 @@ from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 STACKED = Arrangement()
-CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 18, "q4": 1 << 18}
-"""Approximate weights per chunk: 2 MiB for types that are read and written once, 1 MiB for types
-that are quantised in many passes."""
+CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 20, "q4": 1 << 20}
+"""Approximate weights per chunk: 2 MiB for types that are read and written once, 4 MiB of float32
+for types that are quantised."""
+DEVICE_PACKS_FROM = 1 << 23
+"""Weights that the host quantises before the device does: compiling shaders takes as long."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +59,13 @@ class MatrixUploader:
     conversion    storage types that tensors were loaded as
     placements    where the weights are on the device
 
+    The device quantises, unless a subclass without one says otherwise in `packs_on_device`.
+
     A matrix is complete when it is returned. Inside a `with` statement it is complete when the
     statement ends: then one matrix is packed while another is uploaded.
     """
+
+    packs_on_device = True
 
     def __init__(
         self,
@@ -80,8 +86,9 @@ class MatrixUploader:
         self._on_weights = on_weights
         self._weight_cache = weight_cache or NoWeightCache()
         self._pack_pool = PackPool()
-        self._pack_processes = PackProcesses()
-        self._interleaved = PackBuffer()
+        self._n_quantised = 0
+        self._device_packer: DevicePacker | None = None
+        self._packed, self._interleaved = PackBuffer(), PackBuffer()
         self._is_open = False
 
     def _upload(
@@ -224,15 +231,26 @@ class MatrixUploader:
         )
         label = " + ".join(sources) if len(sources) <= 3 else name
 
+        packer = self._packer_of(job) if found is None and not in_place else None
+
         def fill(wanted: slice, buffer: PackBuffer) -> Packed:
-            packed = buffer.words((wanted.stop - wanted.start, shape[1]))
+            n = wanted.stop - wanted.start
+            if packer is not None:
+                numbers = buffer.numbers((n, k))
+                rows(wanted, numbers)
+                return numbers
+            packed = buffer.words((n, shape[1]))
             if not in_place:
                 self._fill(packed, dtype, partial(rows, wanted), k, buffer, label)
             else:
                 rows(wanted, packed)
             return packed
 
-        def done(first: int, packed: Packed) -> None:
+        def done(first: int, filled: Packed) -> None:
+            packed = filled
+            if packer is not None:
+                packed = self._packed.words((len(filled), shape[1]))
+                packer.pack(dtype, filled, label, packed)
             placed = packed
             if n_interleaved > 1:
                 placed = interleave(
@@ -285,20 +303,36 @@ class MatrixUploader:
             self._finish()
             return
         self._pack_pool.cancel()
-        self._pack_processes.close()
+        self._close_packer()
 
     def _finish(self) -> None:
-        """Wait until all matrices are complete, and end the processes that packed them."""
+        """Wait until all matrices are complete."""
         try:
             self._pack_pool.finish()
         finally:
-            self._pack_processes.close()
+            self._close_packer()
 
     def pack(
         self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
     ) -> None:
         """Quantise rows of a matrix into `out`. Runs on the threads of the pack pool."""
-        self._pack_processes.pack(dtype, rows, name, out)
+        pack(dtype, rows, name, out)
+
+    def _packer_of(self, job: PackJob) -> DevicePacker | None:
+        """Return what packs the rows of a matrix on the device; None: the host packs them."""
+        if job.dtype not in LANE_BLOCKS or not self.packs_on_device:
+            return None
+        self._n_quantised += job.n * job.k
+        if self._n_quantised <= DEVICE_PACKS_FROM:
+            return None
+        if self._device_packer is None:
+            self._device_packer = DevicePacker(self.memory.device)
+        return self._device_packer
+
+    def _close_packer(self) -> None:
+        if self._device_packer is not None:
+            self._device_packer.close()
+            self._device_packer = None
 
     def _in_place(self, job: PackJob) -> set[str]:
         """Return the sources of the job whose blocks in the file have the integers of its storage

@@ -91,6 +91,8 @@ class PieceLoader(WeightLoader):
     weights  entries of the plan by name, which say where each weight's bytes are
     """
 
+    packs_on_device = False
+
     def __init__(
         self,
         checkpoint: WeightSource,

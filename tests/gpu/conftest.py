@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpu.checkpoint import pack_processes
+from gpu.checkpoint import uploader
 from gpu.checkpoint.packing import pack
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
@@ -101,7 +101,7 @@ def packed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         names.append(name)
         return pack(dtype, rows, name, out)
 
-    monkeypatch.setattr(pack_processes, "pack", noted)
+    monkeypatch.setattr(uploader, "pack", noted)
     return names
 
 

@@ -34,11 +34,11 @@ fn inexact_{name}(x: f32, sign: f32) -> f32 {{
 """
 """Within 2⁻²¹ in [0.5, 2], elsewhere within 3 units in the last place, of 0.69 at least."""
 EXACT = {
-    "abs", "all", "atomicAdd", "atomicLoad", "atomicMax", "atomicMin", "atomicOr", "atomicStore",
-    "bitcast", "clamp", "countOneBits", "dot", "dot4I8Packed", "floor", "fma", "max", "min", "mix",
-    "pack2x16float", "pack4xI8", "quadBroadcast", "quadSwapX", "quadSwapY", "round", "select",
-    "sign", "storageBarrier", "subgroupBroadcast", "textureLoad", "unpack2x16float", "unpack4xI8",
-    "workgroupBarrier", "workgroupUniformLoad",
+    "abs", "all", "any", "atomicAdd", "atomicLoad", "atomicMax", "atomicMin", "atomicOr",
+    "atomicStore", "bitcast", "ceil", "clamp", "countOneBits", "dot", "dot4I8Packed", "floor",
+    "fma", "max", "min", "mix", "pack2x16float", "pack4xI8", "quadBroadcast", "quadSwapX",
+    "quadSwapY", "round", "select", "sign", "storageBarrier", "subgroupBroadcast", "textureLoad",
+    "unpack2x16float", "unpack4xI8", "workgroupBarrier", "workgroupUniformLoad",
 }  # fmt: skip
 """Functions that round as the products and sums they stand for, or not at all."""
 TYPES = re.compile(r"(array|bool|[fiu](16|32|64)|vec[234]\w*|mat\dx\d\w*)\Z")

@@ -199,12 +199,21 @@ MUTANTS = (
     Mutant(
         "kv-half-by-packing",
         "scales are rounded by packing and unpacking, which a compiler may drop",
-        "gpu/shaders/lib/quantize_head.wgsl",
+        "gpu/shaders/lib/as_half.wgsl",
         "  let bits = bitcast<u32>(clamp(x, -65504.0, 65504.0));\n",
         "  return unpack2x16float(pack2x16float(vec2f(clamp(x, -65504.0, 65504.0)))).x;\n"
         "  let bits = bitcast<u32>(x);\n",
         ("tests/gpu/webgpu/test_kernels.py",),
         "test_nothing_is_rounded_to_float16_by_packing",
+    ),
+    Mutant(
+        "packing-inverse",
+        "weights are quantised with a quotient that devices find differently",
+        "gpu/shaders/lib/quantized_block.wgsl",
+        "  for (var i = 0u; i < 4u; i++) { // unroll\n    let step",
+        "  for (var i = 0u; i < 0u; i++) { // unroll\n    let step",
+        ("tests/gpu/checkpoint/test_device_packer.py",),
+        "test_a_device_gives_the_bits_of_the_host",
     ),
     Mutant(
         "kv-q4-scale",

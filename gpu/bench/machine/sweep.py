@@ -155,14 +155,16 @@ class _RepeatedLoader(WeightLoader):
     """Loads a matrix whose random rows repeat and are packed once: packing them all would take
     longer than the measurement."""
 
+    packs_on_device = False
+
     def __init__(self, memory: Memory, dtype: str, n: int, k: int) -> None:
         source = _RepeatedRows(n, k)
         super().__init__(source, memory, dtype)
-        self._packed = pack(dtype, source.base)
+        self._base = pack(dtype, source.base)
 
     def pack(
         self, dtype: str, rows: npt.NDArray[np.float32], name: str, out: npt.NDArray[np.uint32]
     ) -> None:
         for first in range(0, len(out), BASE_ROWS):
             part = out[first : first + BASE_ROWS]
-            part[...] = self._packed[: len(part)]
+            part[...] = self._base[: len(part)]

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpu import ops, step
+from gpu.checkpoint.device_packer import LANE_BLOCKS
 from gpu.errors import DeviceError
 from gpu.ops import sampling, step_buffer
 from gpu.reference import kv as reference_kv
@@ -196,7 +197,8 @@ def test_a_shader_does_without_optional_bindings() -> None:
 
 def test_every_file_of_the_library_is_used() -> None:
     used = set()
-    for name in (*shader_names(), *(f"lib/{name}" for name in LIB)):
+    packing = [f"packing/quantize_{dtype}" for dtype in LANE_BLOCKS]
+    for name in (*shader_names(), *packing, *(f"lib/{name}" for name in LIB)):
         used |= set(re.findall(r"^// use: (\w+)", read_shader(name), re.MULTILINE))
     files = {f"{name}_{ending}" for name in LIB_VARIANTS for ending in LIB_VARIANTS[name]}
     assert set(LIB) == (used - set(LIB_VARIANTS)) | files | set(THEMSELVES)
