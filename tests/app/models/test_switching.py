@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +18,8 @@ from safetensors.numpy import load, save
 
 from app import tale
 from app.config import Settings
+from app.engine.backoff import RestartPolicy
+from app.engine.supervisor import SupervisedEngine
 from app.engine_client import LocalEngine, ServedModel, UnavailableError
 from app.http.models import MAX_SEARCHES
 from app.models.find_model import Model, find_model
@@ -27,6 +30,7 @@ from app.prompt import limited_tokenizer
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import MODEL_TYPES, InvalidRequest
 from tests.app.conftest import Site, StartSite
+from tests.app.engine.processes import kill, wait_for
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.fake_hub import FakeHub, Repo
@@ -306,6 +310,39 @@ def test_a_failed_engine_can_be_changed_for_another(
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
     until(lambda: site.engine.hello is not None)
     assert site.engine.require_ready().model.n_layers == 3
+
+
+def _stop(progress: Any) -> Any:
+    """End the engine's process while it loads."""
+    os._exit(7)
+
+
+def test_a_model_with_which_the_engine_keeps_stopping_can_be_changed_for_another(
+    start_site: StartSite, offered: FakeHub
+) -> None:
+    loads = {NAME: _stop, tale.NAME: loader(delay=0, n_layers=3)}
+    site = start_site(
+        process=True,
+        switch=lambda settings, model: loads[settings.model],
+        restart_policy=RestartPolicy(at_once=1, first=60),
+    )
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "failed")
+    assert newest(site)["message"] == "the engine kept stopping with it, as the server's log says"
+    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+    assert site.engine.require_ready().model.n_layers == 3
+
+
+def test_a_change_is_over_once_the_model_was_ready(site: Site) -> None:
+    """What happens to its engine later is no part of it."""
+    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
+    wait_for(site.engine, "loading")
+    assert isinstance(site.engine, SupervisedEngine)
+    kill(site.engine)
+    wait_for(site.engine, "restarting")
+    assert newest(site)["state"] == "done"
+    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
 
 def test_nothing_is_changed_while_a_model_is_loading(
