@@ -64,6 +64,7 @@ class SupervisedEngine(EngineClient):
         self._closing = threading.Event()
         self._wake = threading.Event()  # set to close, or to serve another model
         self._next_model: ServedModel | None = None
+        self._switch_lock = threading.Lock()  # of `_next_model` and the state
         self._note = ""  # of the served model
         self._was_ready = False
         self._could_load = False  # whether the served model was loaded once
@@ -98,10 +99,11 @@ class SupervisedEngine(EngineClient):
             self._handle.cancel_questions(asker)
 
     def switch(self, served: ServedModel) -> None:
-        self._next_model = served
-        handle = self._handle
-        ending = "starting the engine" if handle is None else "ending the model before"
-        self._set_state(Status("loading", ending, 0.0))
+        with self._switch_lock:
+            self._next_model = served
+            handle = self._handle
+            ending = "starting the engine" if handle is None else "ending the model before"
+            self._set_state(Status("loading", ending, 0.0))
         if handle is not None:
             handle.close()
         self._wake.set()
@@ -189,8 +191,14 @@ class SupervisedEngine(EngineClient):
         handle.dispose(failed.message)
         if failed.device and self._could_load:
             return self._record_crash(failed.message, ready_seconds)
-        self._set_state(Status("failed", failed.message))
+        self._publish(Status("failed", failed.message))
         return False
+
+    def _publish(self, status: Status, hello: Hello | None = None) -> None:
+        """Set the state, unless another model is to be loaded: its loading began with `switch`."""
+        with self._switch_lock:
+            if self._next_model is None:
+                self._set_state(status, hello)
 
     @property
     def _abandoned(self) -> bool:
@@ -207,11 +215,11 @@ class SupervisedEngine(EngineClient):
             match message:
                 case Loading(progress=progress, message=text):
                     again = bool(self._backoff.n_crashes)
-                    self._set_state(Status("restarting" if again else "loading", text, progress))
+                    self._publish(Status("restarting" if again else "loading", text, progress))
                 case Ready(info=info):
                     ready_at = time.monotonic()
                     self._was_ready = self._could_load = True
-                    self._set_state(Status("ready", "ready"), Hello.of(info, self.chat, self._note))
+                    self._publish(Status("ready", "ready"), Hello.of(info, self.chat, self._note))
                 case LoadFailed():
                     failed = message
         return failed, ready_at
@@ -224,16 +232,16 @@ class SupervisedEngine(EngineClient):
         crashes = f"the engine stopped {self._backoff.n_crashes} times in a row ({how})"
         give_up = pause > 0 and not self._was_ready
         if give_up:
-            self._set_state(Status("failed", f"{crashes}; its messages are in the server's log"))
+            self._publish(Status("failed", f"{crashes}; its messages are in the server's log"))
         elif pause:
-            self._set_state(_retry_status(crashes, pause))
+            self._publish(_retry_status(crashes, pause))
         else:
-            self._set_state(Status("restarting", f"the engine stopped ({how}) and is restarting"))
+            self._publish(Status("restarting", f"the engine stopped ({how}) and is restarting"))
         log.error("the engine's process ended unexpectedly (%s)", how)
         if handle is not None:
             handle.dispose("the engine stopped")
         for left in range(0 if give_up else pause, 0, -1):
-            self._set_state(_retry_status(crashes, left))
+            self._publish(_retry_status(crashes, left))
             if self._wake.wait(1.0):
                 break
         return not give_up

@@ -17,6 +17,7 @@ import pytest
 
 from app.engine.backoff import Backoff, RestartPolicy
 from app.engine.child import ending
+from app.engine.handle import EngineHandle
 from app.engine.pipe import CallFailed, call_failed, error_of
 from app.engine.supervisor import SupervisedEngine
 from app.engine_client import LostRun, ServedModel, UnavailableError
@@ -216,6 +217,30 @@ def test_another_model_does_not_wait_for_the_next_try(start_engine: StartEngine)
     wait_for(engine, "ready")
     kill(engine)
     assert "stopped 1 times" in wait_for(engine, "restarting").message, "its deaths are its own"
+
+
+def test_the_next_try_of_the_model_before_is_no_state_of_another(
+    start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The seconds to it are counted while the process of the model before is closed."""
+    engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
+    wait_for(engine, "ready")
+    kill(engine)
+    while engine.status.retry_seconds is None:
+        time.sleep(0.01)
+    close = EngineHandle.close
+
+    def close_late(handle: EngineHandle) -> None:
+        time.sleep(1.5)
+        close(handle)
+
+    monkeypatch.setattr(EngineHandle, "close", close_late)
+    states: list[str] = []
+    unlisten = engine.listen(lambda status, hello: states.append(status.state))
+    engine.switch(ServedModel(loader(), FakeTokenizer(), None))
+    wait_for(engine, "ready")
+    unlisten()
+    assert "restarting" not in states[states.index("loading") :], states
 
 
 @pytest.mark.slow
