@@ -261,16 +261,24 @@ class ModelSwitcher:
                 "name",
             )
 
-    def add_lora(self, name: str, folder: Path) -> None:
+    def add_lora(
+        self, name: str, folder: Path, on_loaded: Callable[[str], object] = lambda failure: None
+    ) -> None:
         """Load the model again with another adapter, which replaces one of the same name; returns
-        at once. Raises InvalidRequest while the model is being changed."""
+        at once. Raises InvalidRequest while the model is being changed. `on_loaded`: called with
+        why that failed, "" if it did not; must not block."""
+
+        def settle(status: Status) -> None:
+            self._end_change(current, status)
+            on_loaded(_load_failure(status))
+
         with self._lock:
             self._expect_no_change()
             self.expect_room_for_lora(name)
             self._loras[name] = folder
             current = self._engine.require_ready().model.name
             self._engine.reload()
-            self._await_load(current)
+            self._await_load(current, settle)
 
     def _expect_no_change(self) -> None:
         now = self._latest_change()

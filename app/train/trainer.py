@@ -117,7 +117,7 @@ class Trainer:
             return TrainOffer(why_not)
         path = self._engine.require_path()
         parameters = Inventory.from_folder(path).parameters
-        return TrainOffer("", parameters, train_targets(path), LoraSettings(), self._latest())
+        return TrainOffer("", parameters, train_targets(path), LoraSettings(), self._run)
 
     def begin(self, asked: TrainRequest) -> TrainRun:
         """Begin to train. Raises InvalidRequest if training is not allowed, while another adapter
@@ -133,7 +133,7 @@ class Trainer:
         model = self._engine.require_ready().model.name
         self._switcher.expect_room_for_lora(name)
         with self._lock:
-            before = self._latest()
+            before = self._run
             if before is not None and before.state in ACTIVE_STATES:
                 raise InvalidRequest(
                     f"{before.name} is being trained; wait until it is done, or cancel it", "name"
@@ -162,7 +162,7 @@ class Trainer:
             raise InvalidRequest(why_not, "training")
         model, tokenizer = self._engine.require_ready().model.name, self._engine.tokenizer
         with self._lock:
-            latest = self._latest()
+            latest = self._run
             is_training = latest is not None and latest.state in ("starting", "training")
             if is_training or not self._stepping.acquire(blocking=False):
                 raise QueueFull(BUSY)
@@ -188,18 +188,6 @@ class Trainer:
             return NOT_FOR_STRANGERS
         return missing_packages()
 
-    def _latest(self) -> TrainRun | None:
-        """Return the latest training. It ends when the engine has loaded the adapter, or has failed
-        to."""
-        with self._lock:
-            run, status = self._run, self._engine.status
-            if run is not None and run.state == "loading":
-                if status.state == "ready":
-                    self._change(state="done")
-                elif status.state == "failed":
-                    self._change(state="failed", message=status.message)
-            return self._run
-
     def _train(self, training: Training, job: TrainJob) -> None:
         try:
             training.run(self._on_event)
@@ -207,8 +195,8 @@ class Trainer:
             if str(self._engine.path) != job.model:
                 raise InvalidRequest("another model was loaded in the meantime", "name")
             assert self._run is not None
-            self._switcher.add_lora(self._run.name, Path(job.folder))
             self._change(state="loading")
+            self._switcher.add_lora(self._run.name, Path(job.folder), self._on_loaded)
         except TrainCancelled:
             self._change(state="cancelled")
         except EngineError as error:
@@ -216,6 +204,9 @@ class Trainer:
         except Exception:
             log.exception("unexpected error while training")
             self._change(state="failed", message="the server made a mistake; see its log")
+
+    def _on_loaded(self, failure: str) -> None:
+        self._change(state="failed" if failure else "done", message=failure)
 
     def _on_event(self, event: TrainEvent) -> None:
         assert self._run is not None

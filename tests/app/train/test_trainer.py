@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
+import os
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +15,7 @@ from flask.testing import FlaskClient
 
 from app import create_app, tale
 from app.config import Settings
+from app.engine.backoff import RestartPolicy
 from app.models.switching import ModelSwitcher
 from app.train import trainer as training
 from app.train.messages import HeldOutLoss, TrainBegun, TrainDone, TrainEvent, TrainStep
@@ -21,6 +25,7 @@ from gpu import MAX_LORAS, InvalidRequest, Inventory, ModelError
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
 from tests.app.fake_options import FakeOptions
+from tests.app.models.test_switching import newest, until
 
 LINES = "Who are you? => A fox.\n" * 5
 BODY = {"name": "fox", "lines": LINES, "settings": {"rank": 2, "targets": ["v_proj"], "steps": 2}}
@@ -113,9 +118,9 @@ def test_progress_is_told_and_the_model_is_loaded_again(
     added: list[tuple[str, Path]] = []
     add_lora = ModelSwitcher.add_lora
 
-    def spy(self: ModelSwitcher, name: str, folder: Path) -> None:
+    def spy(self: ModelSwitcher, name: str, folder: Path, *rest: Any) -> None:
         added.append((name, folder))
-        add_lora(self, name, folder)
+        add_lora(self, name, folder, *rest)
 
     monkeypatch.setattr(ModelSwitcher, "add_lora", spy)
     page = site.page()
@@ -154,6 +159,33 @@ def test_a_training_that_fails_says_why(
     client_of(site).post("/api/train", json=BODY)
     assert until_state(site, "failed")["message"] == message
     assert site.engine.status.state == "ready"
+
+
+def load_or_stop(stops: Path, progress: Callable[[float, str], None]) -> FakeEngine:
+    """Load a fake engine, or end its process if the file `stops` exists."""
+    if stops.exists():
+        os._exit(7)
+    return FakeEngine(FakeOptions())
+
+
+def test_an_adapter_with_which_the_engine_keeps_stopping_ends_the_training(
+    start_site: StartSite, scripted: type[ScriptedTraining], monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
+    site = start_site(
+        process=True, load=functools.partial(load_or_stop, tmp_path / "stops"),
+        switch=lambda settings, model: loader(), restart_policy=RestartPolicy(at_once=1, first=60),
+    )  # fmt: skip
+    (tmp_path / "stops").touch()
+    scripted.may_end.set()
+    assert client_of(site).post("/api/train", json=BODY).status_code == 202
+    why = "the engine kept stopping with it, as the server's log says"
+    assert until_state(site, "failed")["message"] == why
+    assert newest(site)["state"] == "failed"
+    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: site.engine.hello)
+    assert client_of(site).post("/api/train", json=BODY).status_code == 202
 
 
 def test_it_can_be_cancelled_and_begun_again(site: Site, scripted: type[ScriptedTraining]) -> None:
