@@ -87,13 +87,15 @@ class ReplicatedEngine(EngineClient):
         return on_state
 
     def _merge(self) -> None:
-        """Publish the state of all: ready if any is, else that of the one that is nearest to it."""
+        """Publish the state of all: ready if any is, else that of the one that is nearest to it;
+        those that are away count only if all are."""
         with self._merging:
             if self._switching:
                 return
             ready = [replica for replica in self.replicas if replica.hello is not None]
             if not ready:
-                self._set_state(min((r.status for r in self.replicas), key=_distance))
+                here = [r for r in self.replicas if r.replica_status().state != "away"]
+                self._set_state(min((r.status for r in here or self.replicas), key=_distance))
             elif self._hello is None:
                 self.tokenizer, self.path = ready[0].tokenizer, ready[0].path
                 self._set_state(Status("ready", "ready"), ready[0].hello)

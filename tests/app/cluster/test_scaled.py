@@ -12,6 +12,7 @@ from app.cluster import scaled
 from app.cluster.scaled import ScaledEngine, ScaledReplica, wanted_engines
 from app.config import Settings, SettingsError
 from app.engine_client import EngineClient, ServedModel
+from app.protocol.messages import Status
 from app.server import serve
 from gpu import Request, SamplingParams
 from gpu.events import Token
@@ -92,6 +93,13 @@ def test_an_engine_that_is_not_needed_is_away(start: Start) -> None:
     assert (here.state, away.state) == ("ready", "away")
     assert here.stats is not None
     assert away.stats is None
+
+
+def test_an_engine_that_is_away_hides_no_fault_of_the_others(start: Start, scene: Scene) -> None:
+    engine = start()
+    fault = Status("restarting", "it stopped 4 times; trying again in 1 s", None, 1)
+    scene.made[0]._set_state(fault)
+    assert engine.status == fault
 
 
 def test_another_engine_comes_when_texts_wait_for_some_time(start: Start, scene: Scene) -> None:
