@@ -47,6 +47,10 @@ class DevicePacker:
         self._n_left = 0  # blocks that were left to the host so far
         self._is_exact: dict[str, bool] = {}
 
+    def packs(self, dtype: str) -> bool:
+        """Return whether the device packs this type, as far as is known. From any thread."""
+        return self._is_exact.get(dtype, True)
+
     def pack(
         self, dtype: str, rows: npt.NDArray[np.float32], name: str, out: npt.NDArray[np.uint32]
     ) -> None:
@@ -84,15 +88,14 @@ class DevicePacker:
         self, dtype: str, rows: npt.NDArray[np.float32], out: npt.NDArray[np.uint32]
     ) -> bool:
         """Pack a chunk into `out`; return whether it has the bits that the host gives."""
-        is_exact = self._is_exact.get(dtype)
-        if is_exact is False or not self._run(dtype, rows, out):
+        if not self.packs(dtype) or not self._run(dtype, rows, out):
             return False
-        if is_exact is None:
-            is_exact = self._is_exact[dtype] = np.array_equal(out, pack(dtype, rows))
-            if not is_exact:
+        if dtype not in self._is_exact:
+            self._is_exact[dtype] = np.array_equal(out, pack(dtype, rows))
+            if not self._is_exact[dtype]:
                 name = self._memory.device.info.name
                 log.warning("%s quantises weights inexactly, so the host does it", name)
-        return is_exact
+        return self._is_exact[dtype]
 
     def _run(self, dtype: str, rows: npt.NDArray[np.float32], out: npt.NDArray[np.uint32]) -> bool:
         """Pack a chunk into `out`; return whether the device has left no block to the host."""

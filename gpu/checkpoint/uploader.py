@@ -235,7 +235,7 @@ class MatrixUploader:
 
         def fill(wanted: slice, buffer: PackBuffer) -> Packed:
             n = wanted.stop - wanted.start
-            if packer is not None:
+            if packer is not None and packer.packs(dtype):
                 numbers = buffer.numbers((n, k))
                 rows(wanted, numbers)
                 return numbers
@@ -248,7 +248,7 @@ class MatrixUploader:
 
         def done(first: int, filled: Packed) -> None:
             packed = filled
-            if packer is not None:
+            if packer is not None and filled.dtype == np.float32:
                 packed = self._packed.words((len(filled), shape[1]))
                 packer.pack(dtype, filled, label, packed)
             placed = packed

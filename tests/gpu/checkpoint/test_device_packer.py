@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from gpu.checkpoint import device_packer, uploader
+from gpu.checkpoint import device_packer, pack_pool, uploader
 from gpu.checkpoint.device_packer import LANE_BLOCKS, DevicePacker
 from gpu.checkpoint.packing import pack, row_words
 from gpu.checkpoint.weights import WeightLoader
@@ -155,12 +155,9 @@ def test_rows_come_in_chunks_and_of_every_length(
     assert by_host == [7, 7, 1, 1]
 
 
-def test_a_device_with_other_bits_packs_no_more(
-    packer: DevicePacker,
-    by_host: list[int],
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+@pytest.fixture
+def wrong_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A device that gives other bits."""
     run = DevicePacker._run
 
     def wrong(self: DevicePacker, dtype: str, rows: Array, out: Array) -> bool:
@@ -169,10 +166,18 @@ def test_a_device_with_other_bits_packs_no_more(
         return is_whole
 
     monkeypatch.setattr(DevicePacker, "_run", wrong)
+
+
+@pytest.mark.usefixtures("wrong_bits")
+def test_a_device_with_other_bits_packs_no_more(
+    packer: DevicePacker, by_host: list[int], caplog: pytest.LogCaptureFixture
+) -> None:
     rows = normal(8, 64)
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
             assert np.array_equal(packed(packer, "q4", rows), pack("q4", rows))
+            assert not packer.packs("q4")
+    assert packer.packs("q8")
     assert by_host == [8] * 3
     (record,) = caplog.records
     assert "quantises weights inexactly, so the host does it" in record.getMessage()
@@ -215,6 +220,20 @@ def test_a_loader_packs_on_the_device_and_frees_its_memory(
     monkeypatch.setattr(uploader, "DEVICE_PACKS_FROM", ROWS["normal"].size)
     assert np.array_equal(found, loaded(device, dtype))
     assert len(packers) == 1, "the host packs what is little"
+
+
+@pytest.mark.usefixtures("wrong_bits")
+def test_threads_pack_for_a_device_with_other_bits(
+    device: Device, packers: list[DevicePacker], by_host: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Chunks that threads have read already are packed where they are."""
+    monkeypatch.setattr(uploader, "CHUNK_WEIGHTS", {"q4": 2304})
+    monkeypatch.setattr(pack_pool, "WORKERS", 1)
+    found = loaded(device, "q4")
+    n_rows = ROWS["normal"].shape[0]
+    assert 1 <= sum(by_host) < n_rows, "the rest is packed by threads"
+    monkeypatch.setattr(uploader, "DEVICE_PACKS_FROM", ROWS["normal"].size)
+    assert np.array_equal(found, loaded(device, "q4"))
 
 
 def test_a_loader_that_fails_frees_the_memory(device: Device, packers: list[DevicePacker]) -> None:
