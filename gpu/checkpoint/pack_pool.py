@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-WORKERS = max(1, (os.cpu_count() or 1) - 1)
-"""Packing threads; one core is left for the thread that copies to the device."""
+WORKERS = min(4, max(1, (os.cpu_count() or 1) - 1))
+"""Packing threads; one core is left for the thread that copies to the device. More than four are no
+faster, as each call of NumPy takes the interpreter's lock again."""
 MAX_WAITING = 4
 """Packed chunks that may wait to be written."""
 
