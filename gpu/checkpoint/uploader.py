@@ -230,7 +230,6 @@ class MatrixUploader:
             else job.sources
         )
         label = " + ".join(sources) if len(sources) <= 3 else name
-
         packer = self._packer_of(job) if found is None and not in_place else None
 
         def fill(wanted: slice, buffer: PackBuffer) -> Packed:

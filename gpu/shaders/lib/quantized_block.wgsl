@@ -84,8 +84,14 @@ fn not_too_small(scale: f32) -> f32 {
   return max(scale, ceil(min(scale, LEAST_HALF) * 16777216.0) * HALF_STEP);
 }
 
-// The bits of a number that is a float16.
-fn half_bits(x: f32) -> u32 { return pack2x16float(vec2f(x, 0.0)); }
+// The bits of a number that is a float16. A device may pack a subnormal one as 0.
+fn half_bits(x: f32) -> u32 {
+  let bits = bitcast<u32>(x);
+  let size = bits & 0x7fffffffu;
+  let normal = (size - 0x38000000u) >> 13u; // the exponents' biases differ by 112
+  let subnormal = u32(abs(x) * 16777216.0);
+  return ((bits >> 16u) & 0x8000u) | select(normal, subnormal, abs(x) < LEAST_HALF);
+}
 
 // Clears the words of a row after its scales, `first` the first of them.
 fn clear_padding(row_at: u32, first: u32) {

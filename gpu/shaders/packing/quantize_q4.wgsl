@@ -62,10 +62,10 @@ fn best_fit(middle: f32, half_range: f32) -> Fit {
 fn main(@builtin(global_invocation_id) id: vec3u) {
   let block = id.x;
   if (block >= chunk.n_blocks) { return; }
-  let can_be = read_block(block);
+  let can_quantise = read_block(block);
   let middle = (low + high) * 0.5;
   let half_range = (high - low) * 0.5;
-  if (!can_be || (half_range > 0.0 && half_range < LEAST)) {
+  if (!can_quantise || (half_range > 0.0 && half_range < LEAST)) {
     atomicAdd(&left, 1u);
     return;
   }
