@@ -14,8 +14,9 @@ import numpy.typing as npt
 WORKERS = min(4, max(1, (os.cpu_count() or 1) - 1))
 """Packing threads; one core is left for the thread that copies to the device. More than four are no
 faster, as each call of NumPy takes the interpreter's lock again."""
-MAX_WAITING = 4
-"""Packed chunks that may wait to be written."""
+MAX_WAITING = 4 - WORKERS
+"""Packed chunks that may wait to be written: with those that are being packed, and the one that is
+being written, there are five in memory."""
 
 Packed = npt.NDArray[Any]
 

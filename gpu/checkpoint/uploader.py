@@ -26,9 +26,9 @@ from gpu.errors import DeviceError, ModelError
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 STACKED = Arrangement()
-CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 20, "q4": 1 << 20}
-"""Approximate weights per chunk: 2 MiB for types that are read and written once, 4 MiB of float32
-for types that are quantised."""
+CHUNK_WEIGHTS = {"f32": 1 << 19, "f16": 1 << 20, "q8": 1 << 19, "q4": 1 << 19}
+"""Approximate weights per chunk: 2 MiB, those that are quantised as float32. Larger chunks of these
+would save round trips to the device, and take more memory of the host."""
 DEVICE_PACKS_FROM = 1 << 23
 """Weights that the host quantises before the device does: compiling shaders takes as long."""
 
