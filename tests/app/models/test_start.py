@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
 
 import pytest
 
 from app import tale
 from app.config import Settings
 from app.engine.supervisor import SupervisedEngine
+from app.engine_client import ServedModel
 from app.models.known import DEFAULT
 from app.models.switching import ModelSwitcher
 from app.models.wheels import cached_file
@@ -23,20 +26,29 @@ PATIENCE_S = 60
 
 
 class Started:
-    """Engine that a server starts without naming a model; what its pages would be told."""
+    """Engine that a server starts without naming a model; what its pages would be told. `options`:
+    those of the fake engine, unless it has the bundled model."""
 
-    def __init__(self, model: str | None = None) -> None:
+    def __init__(self, model: str | None = None, **options: Any) -> None:
         self.told: list[Status] = []
         self.hello: Hello | None = None
         self._changed = threading.Condition()
-        self.engine = SupervisedEngine(
+        served = ServedModel(
             loader(fail="the bundled model was loaded before the start"),
             FakeTokenizer(),
-            path=tale.model_dir(),
+            tale.model_dir(),
+        )
+        self.engine = SupervisedEngine(
+            served.load,
+            served.tokenizer,
+            path=served.path,
             fetch=lambda tell, stopped: self.switcher.start(tell, stopped),
         )
         self.switcher = ModelSwitcher(
-            self.engine, Settings(port=0, model=model), lambda settings, model: loader(delay=0)
+            self.engine,
+            Settings(port=0, model=model),
+            lambda _, model: loader(delay=0, **({} if tale.name_of(model.path) else options)),
+            served,
         )
         self.engine.listen(self._on_state)
         self.engine.start()
@@ -56,8 +68,8 @@ class Started:
 def start() -> Iterator[Callable[..., Started]]:
     started: list[Started] = []
 
-    def begin(model: str | None = None) -> Started:
-        started.append(Started(model))
+    def begin(model: str | None = None, **options: Any) -> Started:
+        started.append(Started(model, **options))
         return started[-1]
 
     yield begin
@@ -118,6 +130,22 @@ def test_a_download_that_a_page_cancels_leaves_the_bundled_model(
     started.until(lambda: started.hello)
     assert started.hello is not None
     assert "its download was cancelled" in started.hello.note
+
+
+def test_a_load_that_a_page_cancels_leaves_the_bundled_model(
+    index: FakeIndex, start: Callable[..., Started], tmp_path: Path
+) -> None:
+    started = start(loads_after=tmp_path / "never")
+    started.until(lambda: "reading weights" in started.told[-1].message)
+    started.switcher.cancel()
+    started.until(lambda: started.hello)
+    assert started.hello is not None
+    assert "its loading was cancelled" in started.hello.note
+    assert started.engine.path == tale.model_dir()
+    change = started.switcher.offers().change
+    assert change is not None
+    assert (change.name, change.state) == (DEFAULT, "cancelled")
+    assert change.message == started.hello.note
 
 
 def test_a_model_that_was_named_is_not_replaced(

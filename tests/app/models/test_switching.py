@@ -28,6 +28,7 @@ from app.models.known import DEFAULT, known_models
 from app.models.switching import ModelSwitcher
 from app.prompt import limited_tokenizer
 from app.prompt.limited_tokenizer import LimitedTokenizer
+from app.protocol.messages import Hello, Status
 from gpu import MODEL_TYPES, InvalidRequest
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import kill, wait_for
@@ -358,6 +359,64 @@ def test_nothing_is_changed_while_a_model_is_loading(
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
 
+def test_a_model_that_is_loading_can_be_cancelled(
+    start_site: StartSite, offered: FakeHub, tmp_path: Path
+) -> None:
+    loads = {
+        NAME: loader(loads_after=tmp_path / "never", n_layers=3),
+        tale.NAME: loader(delay=0, n_layers=4),
+    }
+    site = start_site(process=True, switch=lambda settings, model: loads[settings.model])
+    client, page = client_of(site), site.page()
+    for _ in range(2):  # what was cancelled is not what a later one goes back to
+        before = site.engine.tokenizer
+        assert client.post("/api/models", json={"name": NAME}).status_code == 202
+        until(lambda: newest(site)["message"].startswith("reading weights"))
+        tokenizer = site.engine.tokenizer
+        assert client.delete("/api/models").status_code == 202
+        change = newest(site)
+        assert (change["name"], change["state"]) == (NAME, "cancelled")
+        assert change["message"] == "the previous model is loaded again"
+        assert page.until("hello")["model"]["n_layers"] == 8
+        assert site.engine.tokenizer is before
+        assert isinstance(tokenizer, LimitedTokenizer)
+        assert tokenizer._pool._idle == [], "the process of its tokenizer is ended"
+    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+    assert client.delete("/api/models").status_code == 202
+    assert newest(site)["state"] == "done", "there was nothing to cancel"
+    assert site.engine.require_ready().model.n_layers == 4
+    assert client.post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "loading")
+    assert client.delete("/api/models").status_code == 202
+    assert page.until("hello")["model"]["n_layers"] == 4
+
+
+def test_a_cancel_just_before_or_after_a_load_is_obeyed_or_comes_too_late(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, switch = client_of(site), site.engine.switch
+
+    def cancel(status: Status, hello: Hello | None) -> None:
+        if hello is not None and hello.model.n_layers == 3:
+            client.delete("/api/models")
+
+    def cancel_and_switch(served: ServedModel) -> None:
+        monkeypatch.setattr(site.engine, "switch", switch)
+        client.delete("/api/models")
+        switch(served)
+
+    unlisten = site.engine.listen(cancel)
+    assert client.post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "done")
+    assert site.engine.require_ready().model.n_layers == 3
+    unlisten()
+    monkeypatch.setattr(site.engine, "switch", cancel_and_switch)
+    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "cancelled")
+    until(lambda: site.engine.status.state == "ready")
+
+
 def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:
     assert client_of(site).post("/api/models", json={"name": "some/tale"}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
@@ -406,7 +465,8 @@ def test_no_folder_of_the_server_can_be_taken(start_site: StartSite, hub: FakeHu
 @pytest.mark.parametrize("settings", UNSAFE)
 def test_a_page_of_another_machine_cannot_name_a_path(hub: FakeHub, settings: Settings) -> None:
     engine = LocalEngine(loader(), FakeTokenizer(), tale.model_dir())
-    switcher = ModelSwitcher(engine, settings, lambda settings, model: loader())
+    served = ServedModel(loader(), engine.tokenizer, engine.path)
+    switcher = ModelSwitcher(engine, settings, lambda settings, model: loader(), served)
     assert not switcher.offers().paths
     with pytest.raises(InvalidRequest, match=r"expected OWNER/MODEL .* tokenglass run FOLDER"):
         switcher.begin(str(tale.model_dir()))

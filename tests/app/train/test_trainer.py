@@ -16,6 +16,7 @@ from flask.testing import FlaskClient
 from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
+from app.engine_client import ServedModel
 from app.models.switching import ModelSwitcher
 from app.train import trainer as training
 from app.train.messages import HeldOutLoss, TrainBegun, TrainDone, TrainEvent, TrainStep
@@ -25,6 +26,7 @@ from gpu import MAX_LORAS, InvalidRequest, Inventory, ModelError
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
 from tests.app.fake_options import FakeOptions
+from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.test_switching import newest, until
 
 LINES = "Who are you? => A fox.\n" * 5
@@ -216,7 +218,8 @@ def test_bad_input_is_refused_in_words(site: Site, changes: Any, message: str) -
 def test_adapters_are_added_to_those_that_loads_read(site: Site) -> None:
     loras = {f"a{i}": Path() for i in range(MAX_LORAS - 1)}
     settings = Settings(port=0)
-    switcher = ModelSwitcher(site.engine, settings, lambda settings, model: loader(), loras)
+    served = ServedModel(loader(), FakeTokenizer(), None)
+    switcher = ModelSwitcher(site.engine, settings, lambda settings, model: loader(), served, loras)
     switcher.add_lora("fox", Path("folder"))
     assert site.engine.status.state == "loading"
     assert loras["fox"] == Path("folder")
@@ -225,6 +228,32 @@ def test_adapters_are_added_to_those_that_loads_read(site: Site) -> None:
     with pytest.raises(InvalidRequest, match="8 adapters already, which is the limit"):
         switcher.expect_room_for_lora("wolf")
     switcher.expect_room_for_lora("fox")
+
+
+def load_or_wait(loras: dict[str, Path], progress: Callable[[float, str], None]) -> FakeEngine:
+    """Load a fake engine, or hang if it has the adapter "fox" of the folder "new"."""
+    while loras.get("fox") == Path("new"):
+        time.sleep(0.01)
+    return loader()(progress)
+
+
+@pytest.mark.parametrize("before", [{}, {"fox": Path("old")}])
+def test_loading_an_adapter_can_be_cancelled(
+    start_site: StartSite, before: dict[str, Path]
+) -> None:
+    loras, failures = dict(before), list[str]()
+    load = functools.partial(load_or_wait, loras)
+    engine = start_site(process=True, load=load).engine
+    served = ServedModel(load, FakeTokenizer(), None)
+    switcher = ModelSwitcher(engine, Settings(port=0), lambda *_: load, served, loras)
+    switcher.add_lora("fox", Path("new"), failures.append)
+    switcher.cancel()
+    change = switcher.offers().change
+    assert change is not None
+    assert (change.state, change.message) == ("cancelled", "the previous model is loaded again")
+    assert loras == before
+    assert failures == ["its loading was cancelled"]
+    until(lambda: engine.status.state == "ready")
 
 
 @pytest.mark.ci
