@@ -97,6 +97,32 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     assert len(sized) == 2, "what the running model takes is asked again"
 
 
+def test_a_model_that_is_loading_can_be_cancelled(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    hangs = loader(loads_after=tmp_path / "never", n_layers=3)
+    site = start_site(process=True, name=tale.NAME, switch=lambda settings, model: hangs)
+    play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    dialog = open_models(page)
+    loaded = dialog.locator(".offer", has_text=tale.NAME)
+    expect(loaded).to_contain_text("loaded as")
+    dialog.get_by_role("button", name=f"Load {tale.MIXTURE}").click()
+    expect(dialog.get_by_role("status")).to_contain_text(f"Loading {tale.MIXTURE}: reading weights")
+    assert violations(page) == []
+    dialog.get_by_role("button", name="Cancel").click()
+    expect(dialog.get_by_role("status")).to_have_text(
+        "Cancelled: the previous model is loaded again."
+    )
+    expect(dialog.get_by_role("button", name="Cancel")).to_be_hidden()
+    expect(loaded).to_contain_text("loaded as", timeout=30_000)
+    dialog.get_by_role("button", name="Close").click()
+    play.ask("Once")
+    play.wait_done()
+    expect(page.locator("#lrows tr[data-layer]")).to_have_count(8)
+
+
 def test_an_embedding_model_is_loaded_alongside_the_model(
     page: Page,
     start_site: StartSite,  # noqa: F811

@@ -4,7 +4,7 @@
 import { all, byId, el, one, setText } from "../ui/dom.js";
 import { bytes, parameters } from "../ui/format.js";
 import { ask } from "../net/ask.js";
-import { state } from "../state.js";
+import { on, state } from "../state.js";
 import { drawPlace, setUpPlace } from "./place.js";
 
 /** What is shown of a change of models. @typedef {Pick<Answers.ModelChange, "name" | "state"> & Partial<Answers.ModelChange>} Change */
@@ -43,6 +43,7 @@ function setUpForm() {
   byId("models-cancel").addEventListener("click", () => asked({ method: "DELETE" }));
   byId("models-search").addEventListener("click", search);
   dialog.addEventListener("drop", takeDropped);
+  on("hello", drawReturned);
   typed.addEventListener("input", () => {
     for (const radio of radios()) radio.checked = false;
   });
@@ -66,6 +67,13 @@ export async function openModels() {
   drawOffers(offers);
   chosen()?.focus();
   follow(offers.change, false);
+}
+
+/** Mark the model that is back after a cancelled change. Keeps what was chosen or typed meanwhile. */
+async function drawReturned() {
+  if (!dialog.open || chosen() || typed.value) return;
+  const offers = await asked();
+  if (offers) drawOffers(offers);
 }
 
 // ---- what is offered -------------------------------------------------------------------------
@@ -257,7 +265,7 @@ function draw(latest, showEnd = true) {
   bar.hidden = !pending;
   if (typeof latest?.progress === "number") bar.value = latest.progress;
   else bar.removeAttribute("value"); // indeterminate
-  byId("models-cancel").hidden = !["fetching", "checking"].includes(latest?.state ?? "");
+  byId("models-cancel").hidden = !["fetching", "checking", "loading"].includes(latest?.state ?? "");
   byId("models-load").disabled = pending;
   const words = latest && (pending || showEnd) ? STATE_TEXTS[latest.state]?.(latest) : "";
   setText(byId("models-say"), words ?? "");
