@@ -250,12 +250,7 @@ class MatrixUploader:
             if packer is not None and filled.dtype == np.float32:
                 packed = self._packed.words((len(filled), shape[1]))
                 packer.pack(dtype, filled, label, packed)
-            placed = packed
-            if n_interleaved > 1:
-                placed = interleave(
-                    dtype, k, packed, n_interleaved, self._interleaved.words(packed.shape)
-                )
-            write(first, placed)
+            write(first, self._interleave(dtype, k, packed, n_interleaved))
             if found is None:
                 weight_cache.add(name, shape, packed)
             self._on_weights(len(packed) * k)
@@ -270,6 +265,13 @@ class MatrixUploader:
                 done(start, found[wanted])
         if not self._is_open:
             self._finish()
+
+    def _interleave(self, dtype: str, k: int, packed: Packed, n_interleaved: int) -> Packed:
+        """Return packed rows of `k` weights in device layout, in memory that is reused."""
+        if n_interleaved == 1:
+            return packed
+        out = self._interleaved.words(packed.shape)
+        return interleave(dtype, k, packed, n_interleaved, out)
 
     def _fill(
         self,

@@ -69,8 +69,8 @@ def newest(site: Site) -> dict[str, Any]:
     return dict(found["change"] or {})
 
 
-def until(true: Callable[[], object], seconds: float = 20) -> None:
-    end = time.monotonic() + seconds
+def until(true: Callable[[], object]) -> None:
+    end = time.monotonic() + PATIENCE_S
     while not true():
         assert time.monotonic() < end
         time.sleep(0.01)
