@@ -271,7 +271,8 @@ class ModelSwitcher:
                 log.exception("unexpected error while changing the model")
                 self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
 
-        self._change = begun = ModelChange(name, "fetching", "", 0.0)
+        state: Literal["checking", "fetching"] = "checking" if is_cached(name) else "fetching"
+        self._change = begun = ModelChange(name, state, "", 0.0)
         threading.Thread(target=work, name="switch", daemon=True).start()
         return begun
 

@@ -28,7 +28,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from app.models.hub_errors import HubError
-from app.models.known import WHEELS, Wheel, wheel_model
+from app.models.known import EMBEDDING_WHEELS, WHEELS, Wheel, wheel_model
 from app.models.transfer import Cancelled, OnTransfer, progress_bar
 from gpu import cache_folder
 
@@ -57,8 +57,8 @@ def cached_file(name: str) -> Path | None:
 
 
 def is_cached(name: str) -> bool:
-    """Return whether the file of a model is complete in the cache."""
-    file = cached_file(name)
+    """Return whether the file of a model is complete in the cache; False if no wheel has it."""
+    file = cached_file(name) if name in WHEELS or name in EMBEDDING_WHEELS else None
     return file is not None and file.is_file() and file.stat().st_size == wheel_model(name).n_bytes
 
 

@@ -97,7 +97,9 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
         close()
 
     monkeypatch.setattr(first.tokenizer, "close", note_and_close)
-    assert http.post(PATH, json={"name": NAME}).status_code == 202
+    monkeypatch.setattr(switching, "is_cached", lambda name: True)
+    begun = http.post(PATH, json={"name": NAME})
+    assert (begun.json or {})["state"] == "checking", "it is not downloaded again"
     until(lambda: newest(site)["state"] == "done")
     assert closed_while == ["loading"], "it is not done before"
     assert encoders.inputs.embedding is not first
