@@ -158,6 +158,19 @@ def test_a_killed_engine_restarts_and_the_text_goes_on(
     assert play.text() == expected(here, N)
 
 
+def test_a_text_that_ends_with_its_server_was_interrupted(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    """As when the server is ended by Ctrl+C: nobody pressed Stop."""
+    here = own_site(delay=0.03)
+    play = Playground(page, here).open()
+    prepare(play)
+    play.wait_tokens(10)
+    here.engine.close()
+    expect(play.notice).to_contain_text("The engine was stopped. The text so far is kept")
+    expect(play.stats).to_contain_text("tokens · interrupted")
+
+
 def test_an_engine_that_keeps_stopping_is_tried_again_and_the_page_counts(
     page: Page, own_site: Callable[..., Site]
 ) -> None:

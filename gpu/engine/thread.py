@@ -56,6 +56,7 @@ PREFILL_IN_FLIGHT = 2
 a model may have one more."""
 
 CLOSED = "the engine was closed; load it again"
+ENDED_BY_CLOSE = "the engine was stopped"
 
 log = logging.getLogger(__name__)
 
@@ -226,7 +227,7 @@ class EngineThread:
         try:
             while self._handle_commands(runner):
                 self._advance(runner)
-            self._end_all("cancelled", "")
+            self._end_all("error", ENDED_BY_CLOSE)  # not "cancelled": nobody asked for that
         except Exception as error:
             self.failure = f"the engine failed: {error}"
             log.exception("the engine failed")

@@ -29,6 +29,7 @@ from gpu import (
     Places,
     Request,
 )
+from gpu.engine.thread import ENDED_BY_CLOSE
 from gpu.engine.validation import RequestValidator
 from gpu.events import (
     Accepted,
@@ -199,7 +200,8 @@ class FakeEngine:
                 self.changed.wait_for(self._has_work)
                 if self.closed:
                     for run in self.active + self.waiting:
-                        self._end(run, "cancelled")
+                        run.message = ENDED_BY_CLOSE
+                        self._end(run, "error")
                     for _, future in self.asked:
                         future.set_exception(EngineClosed("the engine is closed"))
                     return

@@ -108,7 +108,7 @@ const REASONS = {
   length: "max tokens reached",
   context: "context full",
   cancelled: "stopped",
-  error: "stopped by an error",
+  error: "interrupted",
 };
 
 /**

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 import pytest
 
 from gpu.engine.engine import Engine
+from gpu.engine.thread import ENDED_BY_CLOSE
 from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
 from gpu.load_options import LoadOptions
@@ -386,8 +387,8 @@ def test_close_ends_running_and_waiting_runs(made, tokenizer):
         engine.submit(Request([3], SamplingParams(max_tokens=60)), sink)
     engine.close()
     assert runner.closed
-    reasons = [e.reason for s in events for e in s.wait() if isinstance(e, Done)]
-    assert reasons == ["cancelled", "cancelled"]
+    ends = [(e.reason, e.message) for s in events for e in s.wait() if isinstance(e, Done)]
+    assert ends == [("error", ENDED_BY_CLOSE)] * 2
     with pytest.raises(EngineClosed):
         engine.submit(Request([3]))
 
