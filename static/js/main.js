@@ -61,6 +61,7 @@ import { focusRow, view } from "./view.js";
 const saved = savedSettings();
 beginState({
   settings: { ...INITIAL_SETTINGS, ...saved?.settings },
+  lastPreset: saved?.lastPreset ?? "",
   capture: saved?.capture ?? true,
   mode: saved?.mode ?? "chat",
   truncation: saved?.truncation ?? "disabled",

@@ -66,6 +66,8 @@ const values = {
    * @type {Settings}
    */
   settings: SET_BY_MAIN,
+  /** Name of the last preset that was chosen or matched, "" if none: the settings may be edited since. */
+  lastPreset: "",
   capture: true,
   /**
    * Tokens a second; 0: one for each press; null: full speed (chat/pace.js).
@@ -147,6 +149,7 @@ const TOPICS = {
   mode: "settings turns",
   replay: "replay",
   settings: "settings",
+  lastPreset: "settings",
   capture: "settings",
   pace: "settings",
   format: "settings",

@@ -32,7 +32,6 @@ import { pushSettings } from "../turns/live-updates.js";
 const controls = new Map();
 /** Errors about what was typed, by the id of the control. @type {Map<string, string>} */
 const errors = new Map();
-let lastPreset = "";
 /** The settings below the heading that opens and closes. */
 const FOLDED = [...PENALTIES, ...WATERMARK];
 
@@ -126,7 +125,9 @@ function choosePreset(values) {
 
 /** @param {NamedSettings} values */
 function set(values) {
+  const before = presetName() || state.lastPreset;
   setSettings(values);
+  setState({ lastPreset: presetName() || before });
   if (state.problem?.param) setState({ problem: null });
   saveSettings();
   pushSettings();
@@ -197,10 +198,13 @@ function showBox(box, text, refused) {
   else box.removeAttribute("aria-invalid");
 }
 
+/** Name of the preset that has the settings, or "". */
+const presetName = () => ownPresetOf(state.settings)?.name ?? presetOf(state.settings);
+
 function drawPresets() {
+  const { lastPreset } = state;
   const name = presetOf(state.settings);
   const own = ownPresetOf(state.settings)?.name;
-  if (own || name) lastPreset = own ?? name;
   for (const button of byId("presets").children)
     button.setAttribute("aria-pressed", String(button.textContent === name));
   setText(

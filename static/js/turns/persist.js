@@ -51,9 +51,11 @@ export const savedSettings = () => read(local, SETTINGS);
 export function saveSettings() {
   const { capture, mode } = liveState();
   const { settings } = state.own ?? liveState();
-  const { truncation, cacheReuse, pace, format } = state;
+  const { lastPreset, truncation, cacheReuse, pace, format } = state;
   const tools = { ...state.tools, texts: [] }; // they are as large as files may be
-  write(local, SETTINGS, { settings, capture, mode, truncation, cacheReuse, pace, format, tools });
+  write(local, SETTINGS, {
+    settings, lastPreset, capture, mode, truncation, cacheReuse, pace, format, tools,
+  });
 }
 
 // ---- conversation ----------------------------------------------------------------------------
