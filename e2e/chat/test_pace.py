@@ -175,6 +175,22 @@ def test_a_branch_is_written_at_the_pace(page: Page, play: Callable[..., Playgro
     expect(here.tokens).to_have_count(5 + 12)
 
 
+def test_a_branch_of_a_paused_text_is_paused(page: Page, play: Callable[..., Playground]) -> None:
+    here = play(delay=0.02)
+    here.set(max_tokens=40)
+    here.ask()
+    here.wait_tokens(6)
+    page.get_by_role("button", name="Pause", exact=True).click()
+    expect(here.stats).to_contain_text("Paused before token")
+    here.tokens.nth(4).click()
+    page.locator("#cands li .w:enabled").nth(1).click()
+    expect(page.locator("#version")).to_have_text("2/2")
+    expect(here.stats).to_contain_text("Paused before token 6")
+    page.get_by_role("button", name="Go on").click()
+    here.wait_done()
+    expect(here.tokens).to_have_count(5 + 40)
+
+
 def test_a_text_that_was_paused_too_long_says_so_and_goes_on(
     page: Page, play: Callable[..., Playground]
 ) -> None:

@@ -11,7 +11,8 @@ import { paceField } from "./pace.js";
 import { truncationField } from "./truncation.js";
 
 /**
- * Return the message that starts a run of `request` ({messages}, {prompt} or {ids, written, …}).
+ * Return the message that starts a run of `request` ({messages}, {prompt} or {ids, written, …}), at
+ * the page's pace if it has none.
  *
  *   params         sampling settings; a seed of "" is drawn
  *   capture        measure every layer
@@ -27,10 +28,10 @@ export function newMessage(request, { params, capture, interventions, before = n
   return {
     type: "generate",
     id: newId(),
+    ...paceField(),
     ...request,
     ...truncationField(request),
     ...cacheReuseField(),
-    ...paceField(),
     params: { ...params, seed: params.seed === "" ? drawSeed() : params.seed },
     capture,
     ...(isEmpty(acting) ? {} : { reach: acting }),

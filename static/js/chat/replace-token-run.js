@@ -2,6 +2,7 @@
 
 import { inspect } from "../net/inspect.js";
 import { spansUpTo } from "../interventions/interventions.js";
+import { isPaused } from "./pace.js";
 import { startBranch } from "./session.js";
 import { stop } from "../turns/stop.js";
 import { changed, hasEngine, lastTurn, on, ready, setState, shownAnswer, state } from "../state.js";
@@ -10,7 +11,11 @@ import { changed, hasEngine, lastTurn, on, ready, setState, shownAnswer, state }
 const TOP = 20;
 
 /** @typedef {{id: number, text: string}} Piece */
-/** @typedef {{answer: Answer, at: number, put: Piece[]}} Replacement */
+/**
+ * `paused`: the run was paused, and so begins the branch: who steps through a text goes on stepping.
+ *
+ * @typedef {{answer: Answer, at: number, put: Piece[], paused: boolean}} Replacement
+ */
 
 /** The requested replacement, waiting for the run to stop; null: none. @type {Replacement | null} */
 let wanted = null;
@@ -48,7 +53,7 @@ export function whyNotReplaceable(answer, at) {
  */
 export function replaceToken(answer, at, put) {
   if (!answer || at === null || whyNotReplaceable(answer, at) || !put.length) return;
-  wanted = { answer, at, put };
+  wanted = { answer, at, put, paused: isPaused(answer.segment) };
   if (state.active) stop();
   goOn();
 }
@@ -63,7 +68,7 @@ function goOn(topics) {
 
 /** @param {Replacement} mine */
 async function begin(mine) {
-  const { answer, at } = mine;
+  const { answer, at, paused } = mine;
   const { hello } = state;
   if (!hello) return;
   scoring = mine;
@@ -71,7 +76,7 @@ async function begin(mine) {
     const scored = await scoreTokens(mine, hello);
     if (wanted !== mine || state.active || answer !== shownAnswer(lastTurn())) return;
     wanted = null;
-    startBranch(answer, at, scored);
+    startBranch(answer, at, scored, paused);
   } catch (error) {
     const { code, message } = /** @type {Problem} */ (error);
     if (code === "lost") return; // scored again after reconnecting
@@ -86,7 +91,7 @@ async function begin(mine) {
 /**
  * Return what an upstream told of the replacement tokens: it cannot be asked about them.
  *
- * @param {Replacement} replacement
+ * @param {Omit<Replacement, "paused">} replacement
  * @param {number[]} eosIds
  */
 function toldScores({ answer, at, put }, eosIds) {

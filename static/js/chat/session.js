@@ -199,8 +199,9 @@ function continueAsNewPrompt(turn, answer) {
  * @param {Answer} answer
  * @param {number} at
  * @param {Branch["put"]} put
+ * @param {boolean} [paused] does it begin with a pause, whatever the page's pace is?
  */
-export function startBranch(answer, at, put) {
+export function startBranch(answer, at, put, paused = false) {
   const turn = lastTurn();
   if (!turn) return;
   const { segment, number, id, text, eos, logprob, candidates } = answer.tokens[at];
@@ -212,6 +213,7 @@ export function startBranch(answer, at, put) {
     ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
     written: lead.length + put.length,
     ...rulesAfter(segment.request, lead.length + put.length),
+    ...(paused && { pace: 0 }),
   };
   const seed = String(segment.request?.params.seed ?? segment.params?.seed);
   const overrides = { seed, first_index: number + put.length };
