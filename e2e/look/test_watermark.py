@@ -63,6 +63,7 @@ def test_the_view_counts_the_green_tokens_of_the_answer(page: Page, bundled: Sit
     expect(figures).to_contain_text(f"{want.num_green_tokens} of {n} tokens")
     verdict = "A watermark of this key" if want.prediction else "No watermark of this key"
     expect(look.panel.get_by_text(verdict)).to_be_visible()
+    expect(look.source).to_contain_text("in Sampling under “penalties and more”")
     rows = look.csv()
     sides = {None: "", True: "green", False: "red"}
     assert [row["green"] for row in rows] == [sides[green] for green in want.green]

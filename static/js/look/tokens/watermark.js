@@ -102,7 +102,7 @@ export const watermark = {
     show(found, own ? null : answer);
     return (
       `Counted by the server as transformers’ WatermarkDetector does, with key ${key}, a green share of ` +
-      `${ratio} and ${width ? `self-hash of ${plural(width, "token")}` : "lefthash"}, as set under Sampling.`
+      `${ratio} and ${width ? `self-hash of ${plural(width, "token")}` : "lefthash"}, as set in Sampling under “penalties and more”.`
     );
   },
 
