@@ -77,6 +77,16 @@ def test_the_list_is_searched_without_regard_to_case_and_accents(
     expect(drawer.dialog).to_contain_text("Nothing found for “zebra”.")
 
 
+def test_a_long_name_of_a_model_leaves_the_tokens(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.write(FOX, 4)
+    here.drawer.wait_stored(1)
+    facts = here.drawer.show().rows.locator(".kept-facts")
+    facts.locator(".kept-model").evaluate("(name) => { name.textContent = 'Model'.repeat(30) }")
+    right = "(node) => node.getBoundingClientRect().right"
+    assert facts.locator(".kept-tokens").evaluate(right) <= facts.evaluate(right)
+
+
 def test_a_name_is_given_by_keyboard_alone(play: Callable[..., Playground]) -> None:
     here = play()
     here.write(FOX, 4)

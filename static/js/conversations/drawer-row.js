@@ -65,9 +65,11 @@ function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
   const found = words.length ? excerpt(text, words) : null;
   if (found) facts.append(found.before, el("mark", "", found.hit), found.after);
   else {
-    facts.append([when(updated), model].filter(Boolean).join(" · "));
+    facts.classList.add("kept-by");
+    facts.append(el("span", "", when(updated)));
+    if (model) facts.append(el("span", "", " · "), el("span", "ellipsis kept-model", model));
     facts.append(el("span", "kept-tokens", ` · ${plural(nTokens, "token")}`));
-    if (branchedFrom) facts.append(` · branch of “${branchedFrom.title}”`);
+    if (branchedFrom) facts.append(el("span", "ellipsis kept-from", ` · branch of “${branchedFrom.title}”`));
   }
   return facts;
 }
