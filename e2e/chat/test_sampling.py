@@ -260,3 +260,15 @@ def test_a_device_without_timestamps_is_told_and_nothing_is_made_up(
     expect(page.locator("#blank")).to_contain_text("No GPU time per layer")
     expect(page.locator("#val")).to_contain_text("not measured")
     expect(page.locator("#hi")).to_have_text("")
+
+
+def test_fields_stay_on_a_line_beside_a_scroll_bar(play: Callable[..., Playground]) -> None:
+    """The panel has one as soon as the penalties are unfolded."""
+    page = play().page
+    page.locator(".misc").evaluate("(box) => { box.style.width = `${box.offsetWidth - 15}px` }")
+    fields = page.locator("#seed, #max_tokens, #stop-strings")
+    assert (
+        len(set(fields.evaluate_all("(all) => all.map((f) => f.getBoundingClientRect().top)"))) == 1
+    )
+    labels = page.locator(".misc > label:not(.wide)")
+    assert labels.evaluate_all("(all) => all.every((l) => l.scrollWidth <= l.clientWidth)")
