@@ -3,7 +3,7 @@
 import { fitCanvas, setAttr } from "../../ui/dom.js";
 import { bytes, count } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
-import { label, rule, ticks } from "../shared/chart.js";
+import { label, labelWidth, rule, ticks } from "../shared/chart.js";
 
 /** @typedef {{name: string, tokens: number, bytes: number}} Point */
 
@@ -12,6 +12,14 @@ const RIGHT = 16;
 const TOP = 24;
 const BOTTOM = 34;
 const RADIUS = 4;
+const CURVE = "byte-level BPE with fewer merges";
+/** Below this width the names of tokenizers have no room left of them. */
+const NARROW = 480;
+const LINE_HEIGHT = 14;
+/** Distance of a label from its point, and of the labels of a cluster from its points. */
+const [BESIDE, APART] = [8, 24];
+/** Points nearer than this, and less than a line above each other, are a cluster. */
+const CLUSTER = 140;
 
 /**
  * `curve`: one tokenizer with fewer and fewer merges.
@@ -50,28 +58,67 @@ export function drawTradeOff(canvas, tokenizers, curve) {
   context.lineWidth = 1.5;
   context.stroke();
   const middle = curve[Math.floor(curve.length / 6)];
-  label(context, "byte-level BPE with fewer merges", xOf(middle.tokens) + 8, yOf(middle.bytes) - 8);
+  if (width < NARROW) label(context, `curve: ${CURVE}`, LEFT + 8, TOP + tall - 8); // names are beside it
+  else label(context, CURVE, xOf(middle.tokens) + 8, yOf(middle.bytes) - 8);
 
-  /** Where labels are. @type {number[]} */
-  const taken = [];
-  for (const [i, point] of tokenizers.entries()) {
-    const [x, y] = [xOf(point.tokens), yOf(point.bytes)];
+  const dots = tokenizers.map(({ name, tokens, bytes: n }, i) => ({
+    text: `${name}, ${count(tokens)}`,
+    isOwn: i === 0,
+    x: xOf(tokens),
+    y: yOf(n),
+  }));
+  for (const cluster of clustersOf(dots)) drawNames(context, cluster);
+  for (const { x, y, isOwn } of dots) {
     context.beginPath();
     context.arc(x, y, RADIUS, 0, 2 * Math.PI);
-    context.fillStyle = i === 0 ? palette.lamp : palette["ink-2"];
+    context.fillStyle = isOwn ? palette.lamp : palette["ink-2"];
     context.fill();
-    let beside = y - 8;
-    while (taken.some((other) => Math.abs(other - beside) < 14)) beside += 14;
-    taken.push(beside);
-    const text = `${point.name}, ${count(point.tokens)}`;
-    const fits = context.measureText(text).width < x - 8 - LEFT;
-    label(context, text, fits ? x - 8 : x + 8, beside, {
-      colour: i === 0 ? "ink" : "ink-2",
-      align: fits ? "end" : "start",
-    });
   }
   const said = tokenizers.map(({ name, tokens, bytes: n }) => `${name}: ${count(tokens)} tokens, ${bytes(n)}`);
   setAttr(canvas, "aria-label", `Embedding table against tokens of the texts. ${said.join("; ")}.`);
+}
+
+/** @typedef {{text: string, isOwn: boolean, x: number, y: number}} Dot */
+
+/** Return the points in groups whose labels would lie on each other, each from left to right. @param {Dot[]} dots */
+function clustersOf(dots) {
+  /** @type {Dot[][]} */
+  const clusters = [];
+  for (const dot of dots.toSorted((a, b) => a.x - b.x)) {
+    const isNear = (/** @type {Dot} */ other) =>
+      dot.x - other.x < CLUSTER && Math.abs(dot.y - other.y) < LINE_HEIGHT;
+    const near = clusters.find((cluster) => cluster.some(isNear));
+    if (near) near.push(dot);
+    else clusters.push([dot]);
+  }
+  return clusters;
+}
+
+/**
+ * Write the names of a cluster one below the other beside it, each with a line to its point.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {Dot[]} cluster
+ */
+function drawNames(context, cluster) {
+  const widest = Math.max(...cluster.map(({ text }) => labelWidth(context, text)));
+  const apart = cluster.length > 1 ? APART : BESIDE;
+  const isLeft = widest + apart < cluster[0].x - LEFT;
+  const side = isLeft ? -1 : 1;
+  // The nearest point has the first line, so that no two lines cross.
+  const ordered = isLeft ? cluster : cluster.toReversed();
+  const edge = ordered[0].x + side * apart;
+  ordered.forEach(({ text, isOwn, x, y }, i) => {
+    const line = ordered[0].y + (cluster.length > 1 ? i * LINE_HEIGHT : -BESIDE);
+    label(context, text, edge, line, { colour: isOwn ? "ink" : "ink-2", align: isLeft ? "end" : "start" });
+    if (cluster.length === 1) return;
+    context.beginPath();
+    context.moveTo(edge - side * 3, line);
+    context.lineTo(x, y);
+    context.strokeStyle = palette.edge;
+    context.lineWidth = 1;
+    context.stroke();
+  });
 }
 
 /**
