@@ -102,8 +102,8 @@ export const embeddings = {
       ? `an encoder of ${plural(encoder.n_layers, "layer")}, the ${POOLED[encoder.pooling]} of its last states`
       : "the mean of its last hidden states";
     return (
-      `Computed by ${model} (${how}) from ${plural(found.nTokens, "token")}. Cosine: 1 if two vectors point ` +
-      "the same way, 0 at a right angle. Plane: the two principal components (PCA) of the vectors."
+      `Computed by ${model} (${how}) from ${plural(found.nTokens, "token")}. Cosine: 1 for ` +
+      "the same direction, 0 for a right angle. Plane: principal components (PCA)."
     );
   },
 

@@ -2,15 +2,13 @@
 
 import { fitCanvas, setAttr } from "../../ui/dom.js";
 import { palette } from "../../ui/palette.js";
-import { label, rule } from "../shared/chart.js";
+import { label, labelWidth, rule } from "../shared/chart.js";
 
 const MARGIN = 20;
 /** Height of the caption below. */
 const BOTTOM = 24;
 const RADIUS = 4;
 const LINE_HEIGHT = 14;
-/** Longest label of a point. */
-const MAX_CHARS = 32;
 const MAX_STEPS = 2000;
 /** Change of a direction between two steps at which it is found. */
 const ENOUGH = 1e-12;
@@ -101,9 +99,10 @@ export function drawPlane(canvas, texts, { points, shares }) {
     context.arc(x, y, RADIUS, 0, 2 * Math.PI);
     context.fillStyle = palette.lamp;
     context.fill();
-    const text = texts[i].length > MAX_CHARS ? `${texts[i].slice(0, MAX_CHARS - 1)}…` : texts[i];
-    const wide = context.measureText(text).width;
-    const left = x + 8 + wide < width ? x + 8 : Math.max(0, x - 8 - wide);
+    const isRight = labelWidth(context, texts[i]) < width - x - 8 || x < middleX;
+    const text = fitting(context, texts[i], (isRight ? width - x : x) - 8);
+    const wide = labelWidth(context, text);
+    const left = isRight ? x + 8 : x - 8 - wide;
     let top = y - LINE_HEIGHT / 2;
     while (taken.some(([a, b, w]) => left < a + w && a < left + wide && Math.abs(b - top) < LINE_HEIGHT))
       top += LINE_HEIGHT;
@@ -111,6 +110,20 @@ export function drawPlane(canvas, texts, { points, shares }) {
     label(context, text, left, top + LINE_HEIGHT / 2, { colour: "ink" });
   }
   setAttr(canvas, "aria-label", `Plane of the two principal components: ${texts.join("; ")}.`);
+}
+
+/**
+ * Return the text, shortened to a width.
+ *
+ * @param {CanvasRenderingContext2D} context
+ * @param {string} text
+ * @param {number} width
+ */
+function fitting(context, text, width) {
+  let shown = text;
+  for (let n = text.length - 1; n > 0 && labelWidth(context, shown) > width; n -= 1)
+    shown = `${text.slice(0, n)}…`;
+  return shown;
 }
 
 /** @param {number} share */
