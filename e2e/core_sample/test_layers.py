@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,17 @@ def test_rows_too_low_for_words_have_numbers_for_screen_readers(
     layers = page.evaluate(TOLD, play.tokens.count() - 1)["stats"]["layers"]
     shown = [f"{layer['attention'] / layer['residual']:.2f}" for layer in reversed(layers)]
     until(page, lambda: attention_column(page) == shown, "the numbers of the last token")
+
+
+def test_the_name_of_the_first_layer_gives_way_to_that_of_the_embedding(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    Playground(page, site(n_layers=40, delay=0.02)).open()
+    names = page.locator("#gutter span")
+    expect(names.filter(has_text="embed")).to_be_visible()
+    tops = names.evaluate_all("(all) => all.map((name) => name.getBoundingClientRect().top)")
+    gaps = [below - above for above, below in pairwise(sorted(tops))]
+    assert min(gaps) >= 13, gaps
 
 
 def test_the_experts_of_a_token_and_of_the_run_are_told(

@@ -4,7 +4,7 @@ import { cellValue, onScale } from "./column.js";
 import { cellUnder, core, follow, zoom } from "./core-sample.js";
 import { all, byId, el, setText, setVars } from "../ui/dom.js";
 import { ordinal, probability, tokenLabel, whyNoTimes } from "../ui/format.js";
-import { grid, namedEvery, rowTop } from "./grid.js";
+import { grid, isNamed, namedEvery, rowTop } from "./grid.js";
 import { METRIC_NAMES, METRICS, scales } from "../turns/metrics.js";
 import { NOT_MEASURED } from "../turns/answer.js";
 import { on, setState, state } from "../state.js";
@@ -119,7 +119,8 @@ function drawNames() {
     if (layer !== undefined) name.dataset.layer = String(layer);
     names.push(name);
   };
-  for (let layer = 0; layer < grid.layers; layer += every) {
+  for (let layer = 0; layer < grid.layers; layer += 1) {
+    if (!isNamed(layer)) continue;
     add(
       narrow || every > 1 ? String(layer) : `layer ${layer}`,
       rowTop(layer) + grid.row / 2,

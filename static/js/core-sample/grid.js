@@ -85,5 +85,12 @@ export const isDense = (height) => height < MIN_LINES * grid.words;
 /** Every n-th layer has its name next to it: names need 14 px. */
 export const namedEvery = () => [1, 2, 4, 5, 10, 20].find((n) => n * grid.row >= 14) ?? 20;
 
+/** Least distance between names (px). */
+const NAME_HEIGHT = 13;
+
+/** Does a layer's row have a name? The first has none if it would touch that of the embedding. @param {number} layer */
+export const isNamed = (layer) =>
+  layer % namedEvery() === 0 && (layer > 0 || grid.row + grid.cap >= 2 * NAME_HEIGHT);
+
 /** Top of a layer's row. @param {number} layer */
 export const rowTop = (layer) => grid.body + (grid.layers - 1 - layer) * grid.row;

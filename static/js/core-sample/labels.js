@@ -89,7 +89,10 @@ function drawRuler(context, { width, column, x0, scroll }, n) {
     context.fillRect(Math.round(x), grid.bottom + 2, 1, named ? 6 : 3);
     context.globalAlpha = 1;
     context.fillStyle = palette["ink-3"];
-    if (named && i) context.fillText(count(i), x, grid.bottom + 17);
+    if (!named || !i) continue;
+    // One that is partly out of sight, as after scrolling, would read as another number.
+    const half = context.measureText(count(i)).width / 2;
+    if (x >= half && x + half <= width) context.fillText(count(i), x, grid.bottom + 17);
   }
   context.textAlign = "start";
 }

@@ -1,7 +1,7 @@
 // Layer table: the measurements of every layer at the focused token, with bars on one canvas.
 
 import { byId, el, fitCanvas, setText, targetOf } from "../ui/dom.js";
-import { grid, isDense, namedEvery } from "../core-sample/grid.js";
+import { grid, isDense, isNamed } from "../core-sample/grid.js";
 import { newTerm } from "../glossary/terms.js";
 import { drawFoot, micro } from "./layer-detail.js";
 import { figure } from "../ui/format.js";
@@ -62,7 +62,6 @@ function build() {
   const n = state.hello?.model.n_layers ?? 8;
   const rowHeight = () => body.rows[1]?.offsetHeight ?? grid.row;
   cells = new Map();
-  const every = namedEvery();
   /**
    * @param {string} name
    * @param {RowName} key
@@ -88,7 +87,7 @@ function build() {
     return row;
   };
   const layers = Array.from({ length: n }, (_, layer) => {
-    const row = line(String(layer), layer, layer % every === 0 ? "named" : "");
+    const row = line(String(layer), layer, isNamed(layer) ? "named" : "");
     row.dataset.layer = String(layer);
     return row;
   }).reverse();
