@@ -43,7 +43,7 @@ export function effectOf(context) {
   const chosen = ids[at + 1];
   if (chosen === undefined) return { why: "No token follows this one." };
   const passes = beforeAndAfter(segment, at);
-  if (!passes) return { why: NO_INTERVENTIONS };
+  if (!passes) return { why: noInterventions(context.hello.model) };
   const top = Math.min(TOP, context.hello.model.vocab_size);
   /** @type {FromPage.LogitLens} */
   const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
@@ -60,7 +60,9 @@ export function effectOf(context) {
   return { key, did, without, with: now, chosen, name, label };
 }
 
-const NO_INTERVENTIONS = "No interventions. Switch off a head or an expert to see the effect on this token.";
+/** @param {ToPage.PageModelInfo} model */
+const noInterventions = ({ n_experts: n }) =>
+  `No interventions. Switch off a head ${n ? "or an expert " : ""}to see the effect on this token.`;
 const NO_ANSWER = "No answer yet. Interventions will act on the next one, including its prompt.";
 const WRITING = "Generating. Select a token to see the effect on it.";
 

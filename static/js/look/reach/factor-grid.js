@@ -114,6 +114,7 @@ export class FactorGrid {
     this.table.setAttribute("aria-readonly", String(!free));
     this.word.toggleAttribute("data-word", !!word);
     setText(this.word, word ? `“${word}” %` : "share %");
+    this.table.toggleAttribute("data-no-effect", !effect); // its last column has no numbers
     const largest = effect ? Math.max(...effect.without, ...effect.with) : 1;
     for (const each of this.rows) this.#drawRow(each, { setting, chosen, hot, effect, largest });
   }
