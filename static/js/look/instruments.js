@@ -133,7 +133,7 @@ export const INSTRUMENTS = [
     name: "lab",
     tab: "Lab",
     title: "Prefill and decode",
-    what: "Experiments to run: first token, KV cache, both phases, several streams, batching, bits of keys and values, window, lost in the middle.",
+    what: "Experiments: first token, KV cache, phases, streams, batching, bits of keys and values, window, lost in the middle.",
     fetch: async () => (await import("./lab/lab.js")).lab,
   },
   {
