@@ -56,7 +56,7 @@ export class AttentionFrame {
         onChange: act.onMode,
       }),
     );
-    this.over = bar.appendChild(el("button", "text"));
+    this.over = bar.appendChild(el("button", "text at-mean-over"));
     this.over.type = "button";
     this.over.title = `Show mean scores over the last ${MAX_TOKENS} tokens`;
     this.over.addEventListener("click", act.onOver);
@@ -115,7 +115,7 @@ export class AttentionFrame {
   #drawOver(over, measured) {
     const { done, total } = measured ?? {};
     this.over.setAttribute("aria-pressed", String(over));
-    const text = over && total ? `${done} of ${total}` : `Mean over ${MAX_TOKENS}`;
+    const text = over && total ? `${done} of ${total}` : `Mean over ${MAX_TOKENS} tokens`;
     setText(this.over, text);
   }
 }
