@@ -244,6 +244,29 @@ class NoTimestamps(FakeEngine):
         return replace(stats, layers=layers, embed_ms=None, head_ms=None)
 
 
+class TimesSomeSteps(FakeEngine):
+    """A device that times the layers of a few steps: here each time the one before."""
+
+    def _stats(self, position: int, id: int, n_rows: int) -> Any:
+        return replace(super()._stats(position, id, n_rows), timed_at=max(0, position - 1))
+
+
+def test_layer_times_of_another_token_are_told_beside_the_time_of_this_one(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    """They are no parts of it, and may be longer."""
+    here = Playground(page, own_site(load=lambda _progress: TimesSomeSteps(FakeOptions()))).open()
+    here.write(n=8)
+    here.tokens.nth(5).click()
+    token = here.messages.events("token")[5]
+    layers = token["stats"]["layers"]
+    parts = sum(layer["attention_ms"] + layer["mlp_ms"] for layer in layers)
+    whole = parts + token["stats"]["embed_ms"] + token["stats"]["head_ms"]
+    expect(page.locator("#lay-sub")).to_have_text(
+        f"timed at token 5: {whole:.1f} ms, this token: {token['times']['gpu']:.1f} ms"
+    )
+
+
 def test_a_device_without_timestamps_is_told_and_nothing_is_made_up(
     page: Page, own_site: Callable[..., Site]
 ) -> None:

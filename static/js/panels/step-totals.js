@@ -24,16 +24,34 @@ function aboutStep(times, stats) {
   if (stats?.summary) return ["old token: heads averaged"];
   const gpu = times?.gpu ?? null;
   const rows = stats?.n_rows ?? 1;
-  const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
   const since = stats?.timed_at == null ? 0 : stats.position - stats.timed_at;
   const at = focused() ?? 0;
   const before = since > 0 && at >= since; // some devices time only a few tokens' layers
-  if (before) parts.push(`layer times of token ${count(at + 1 - since)}`);
-  else if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
+  // The parts below are of that step, not of this one, and may be longer than all of it.
+  if (before && stats)
+    return [
+      ...(hasTimes(stats) ? [`timed at token ${count(at + 1 - since)}: ${duration(sumOf(partsOf(stats)))}`] : []),
+      ...(gpu === null ? [] : [`this token: ${duration(gpu)}`]),
+    ];
+  const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
+  if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
   else if (times && state.hello?.dispatches_per_token)
     parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts;
 }
+
+/** @param {Stats} stats */
+const hasTimes = ({ layers }) => layers.every((l) => l.attention_ms != null && l.mlp_ms != null);
+
+/** GPU times of attention, MLP, and the rest (embedding and output head). @param {Stats} stats */
+function partsOf({ layers, embed_ms: embed, head_ms: head }) {
+  const sum = (/** @type {"attention_ms" | "mlp_ms"} */ name) =>
+    sumOf(layers.map((layer) => layer[name] ?? 0));
+  return [sum("attention_ms"), sum("mlp_ms"), (embed ?? 0) + (head ?? 0)];
+}
+
+/** @param {number[]} values */
+const sumOf = (values) => values.reduce((total, value) => total + value, 0);
 
 /**
  * Draw GPU time of all layers: attention, MLP, and other (embedding and output head).
@@ -43,16 +61,13 @@ function aboutStep(times, stats) {
  */
 function drawGpu(token, stats) {
   const { hello } = state;
-  const measured =
-    stats?.layers.every((l) => l.attention_ms != null && l.mlp_ms != null) ?? false;
+  const measured = stats !== null && hasTimes(stats);
   const bar = byId("tsplit");
   const words = byId("tparts");
   bar.hidden = !measured;
   words.classList.toggle("plain", !measured);
   if (!measured || !stats || !hello) return setText(words, token ? whyNot(token, stats) : "");
-  const sum = (/** @type {"attention_ms" | "mlp_ms"} */ name) =>
-    stats.layers.reduce((total, layer) => total + (layer[name] ?? 0), 0);
-  const times = [sum("attention_ms"), sum("mlp_ms"), (stats.embed_ms ?? 0) + (stats.head_ms ?? 0)];
+  const times = partsOf(stats);
   splitBar(bar, times);
   const rounded = clockRounding(hello.device);
   return words.replaceChildren(
