@@ -453,6 +453,25 @@ def test_slow_answers_are_asked_for_less_often(page: Page, own_site: Callable[..
     assert 3 <= n <= took / (5 * 150) + 2
 
 
+def test_many_later_tokens_are_asked_about_on_demand_until_that_is_known_to_be_quick(
+    page: Page, own_site: Callable[..., Site]
+) -> None:
+    """The next instrument would wait for them, as no question is cancelled."""
+    options = FakeOptions(delay=0.001, ask_seconds=0.05)
+    here = own_site(load=lambda _progress: SlowAnswers(options))
+    _, look, messages = fake_run(page, here, n=60)
+    pin(page, 3)
+    look.open("attention")
+    button = page.get_by_role("button", name="Query 56 later tokens")
+    expect(button).to_be_visible()
+    page.wait_for_timeout(500)
+    assert not asked(messages, "attention_to")
+    button.click()
+    expect(page.locator(".aw.off")).to_have_count(0)
+    pin(page, 2)
+    until(page, lambda: len(asked(messages, "attention_to")) == 2, "the question about token 3")
+
+
 def test_an_error_about_what_looked_at_it_leaves_what_it_looked_at(
     page: Page, site: Callable[..., Site]
 ) -> None:

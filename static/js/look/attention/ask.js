@@ -8,8 +8,12 @@ import { sequenceOf } from "../shared/context.js";
 import { askLatest, askNewest, askOnce, AnswerCache } from "../shared/answer-cache.js";
 
 const MAX_BYTES = 96e6;
-/** Up to this many later tokens are recomputed automatically. */
-const AUTO_TOKENS = 256;
+/**
+ * Up to this many later tokens are recomputed automatically, and more if that takes up to `AUTO_MS`: a question
+ * cannot be cancelled, so the next instrument waits for it.
+ */
+const AUTO_TOKENS = 32;
+const AUTO_MS = 1000;
 /** Time the focus must rest before the attention to it is queried. */
 const REST_MS = 200;
 
@@ -22,6 +26,8 @@ const read = new WeakMap();
 const fromCache = new AnswerCache(MAX_BYTES);
 const toCache = new AnswerCache(MAX_BYTES / 4);
 let restTimer = 0;
+/** Time per token of the last `attention_to` query (ms). */
+let tokenMs = Infinity;
 /** Key of the token whose `attention_to` query is pending. */
 let asking = "";
 /** The failed `attention_to` query: {key, message}, or null. @type {{key: string, message: string} | null} */
@@ -156,7 +162,8 @@ export function backOf(sequence) {
   const { segment, position, n, to } = sequence;
   const left = n - position - Math.max(1, to?.shape[0] ?? 0);
   const message = trouble?.key === keyOf(sequence) ? trouble.message : "";
-  const soon = asking === keyOf(sequence) || (!message && !segment.running && left <= AUTO_TOKENS);
+  const isShort = left <= Math.max(AUTO_TOKENS, AUTO_MS / tokenMs);
+  const soon = asking === keyOf(sequence) || (!message && !segment.running && isShort);
   return { left, message, soon };
 }
 
@@ -182,7 +189,8 @@ export async function askBack(sequence) {
   trouble = null;
   changed("look");
   try {
-    toCache.set(key, await askLatest("attention to", question));
+    const found = toCache.set(key, await askLatest("attention to", question));
+    tokenMs = (found.info.ms ?? Infinity) / (ids.length - position);
   } catch (error) {
     trouble = { key, message: /** @type {Problem} */ (error).message };
   }
