@@ -141,6 +141,32 @@ def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
     assert sum(float(row["attention"]) for row in rows) == pytest.approx(1, abs=1e-3)
 
 
+def test_a_measurement_says_at_once_that_it_runs_and_may_be_stopped(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    play = open_page(page, own_site(embedding=INFO, ask_seconds=1.0))
+    play.set(max_tokens=4)
+    look = play.look.open("retrieval")
+    index(look, ("a.txt", b"the fox"), ("b.txt", b"the lamp"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    go = look.panel.locator(".view-answer .send")
+    expect(go).to_have_text("Measure")
+    go.click()
+    expect(go).to_have_text("Stop", timeout=800)
+    expect(look.panel.get_by_role("progressbar", name="Measured")).to_be_visible()
+    expect(says(look)).to_have_text("Measuring the attention to each chunk …")
+    go.click()
+    expect(go).to_have_text("Stopping …", timeout=800)
+    expect(go).to_have_text("Continue")
+    asked = [one["question"]["kind"] for one in play.messages.sent if one["type"] == "inspect"]
+    assert asked == ["divergence"], "one measurement, which was stopped after its first question"
+    go.click()
+    expect(says(look)).to_contain_text("Measured: 1 of 2 chunks.")
+    expect(says(look)).to_contain_text("changes most")
+
+
 def page_chunks(page: Page) -> list[tuple[str, int, int]]:
     """Return name, first token and end of each chunk of the last answer's prompt."""
     script = """async () => {

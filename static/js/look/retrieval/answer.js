@@ -17,9 +17,9 @@ import { attentionOf, cachedOf, chunksIn } from "./prompt-parts.js";
 /** @typedef {import("./prompt-parts.js").PromptChunk} PromptChunk */
 /**
  * What is shown: the run, its chunks, and what was measured. `shares`: of attention, of the chunks and then
- * of `OTHERS`; null: not measured.
+ * of `OTHERS`; null: not measured. `running`: ends the measurement, from the press of its button to its last answer.
  *
- * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null}} Shown
+ * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null, running: AbortController | null}} Shown
  */
 
 const NO_CHUNKS = "The answer in view was written without chunks. Find chunks for a question, then ask the model.";
@@ -105,7 +105,7 @@ function shownFrom({ answer }) {
   if (!chunks.length) throw new Missing(NO_CHUNKS);
   const ids = [...segment.prompt, ...written].map(({ id }) => id);
   const measurement = new Measurement({ ids, first: segment.prompt.length }, chunks, "out", { windows: [], nLayers: 0 });
-  return { segment, ids, chunks, measurement, shares: null };
+  return { segment, ids, chunks, measurement, shares: null, running: null };
 }
 
 // ---- measuring ------------------------------------------------------------------------------------
@@ -114,12 +114,13 @@ async function toggle() {
   if (!now) return;
   const shown = now;
   leaving.abort();
-  if (shown.measurement.isRunning) return;
-  leaving = new AbortController();
+  if (shown.running) return changed("look");
+  leaving = shown.running = new AbortController();
   const { signal } = leaving;
   problem = "";
   kept.set(`${state.hello?.model.name} ${shown.segment.id} ${shown.ids.length - shown.segment.prompt.length}`, shown);
   for (const oldest of kept.keys()) if (kept.size > N_KEPT) kept.delete(oldest);
+  changed("look");
   try {
     shown.shares ??= await measureAttention(shown);
     changed("look");
@@ -127,6 +128,8 @@ async function toggle() {
     problem = /** @type {Problem} */ (error).message;
   }
   if (!signal.aborted) await shown.measurement.run(signal, () => changed("look"));
+  shown.running = null;
+  changed("look");
 }
 
 /** @param {Shown} shown */
@@ -156,12 +159,13 @@ function whyNot({ segment, ids }) {
 
 /** @param {Shown} shown */
 function draw(shown) {
-  const { segment, chunks, measurement, shares } = shown;
-  const { isRunning, isComplete, nDone, largest } = measurement;
+  const { segment, chunks, measurement, shares, running } = shown;
+  const { whole, isComplete, nDone, largest } = measurement;
   const why = whyNot(shown);
   at.go.hidden = !!why || (isComplete && !!shares);
-  setText(at.go, isRunning ? "Stop" : nDone ? "Continue" : "Measure");
-  Object.assign(at.bar, { max: chunks.length, value: nDone, hidden: !isRunning });
+  const isBegun = !!shares || !!whole;
+  setText(at.go, running?.signal.aborted ? "Stopping …" : running ? "Stop" : isBegun ? "Continue" : "Measure");
+  Object.assign(at.bar, { max: chunks.length + 2, value: Number(!!shares) + Number(!!whole) + nDone, hidden: !running });
   setText(at.cached, cacheWords(shown));
   setText(at.says, problem || measurement.problem || why || resultWords(shown));
   clearRows(at.list);
@@ -209,9 +213,11 @@ const WHY_READ =
   "below the sampling settings, chunks at another place are reused too.";
 
 /** @param {Shown} shown */
-function resultWords({ chunks, measurement, shares }) {
-  const { whole, nDone, isRunning, isComplete, steps } = measurement;
-  if (isRunning && !whole) return "Reading the whole prompt …";
+function resultWords({ chunks, measurement, shares, running }) {
+  const { whole, nDone, isComplete, steps } = measurement;
+  if (running?.signal.aborted) return "Stops once the engine has answered the question that it is working on.";
+  if (running && !shares) return "Measuring the attention to each chunk …";
+  if (running && !whole) return "Reading the whole prompt …";
   if (!nDone || !shares) return `Which chunk did the answer use? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
   if (!isComplete) return `Measured: ${nDone} of ${plural(steps.length, "chunk")}.`;
   const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
