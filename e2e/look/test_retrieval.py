@@ -252,6 +252,20 @@ def test_bad_documents_and_questions_are_answered_in_words(
     expect(says(look)).not_to_contain_text("cannot be used")
 
 
+def test_documents_of_an_earlier_start_are_counted(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    look = open_page(page, own_site(embedding=INFO)).look.open("retrieval")
+    index(look, ("a.txt", b"the fox"), ("b.txt", b"the lamp"))
+    look = open_page(page, own_site(embedding=INFO)).look.open("retrieval")
+    expect(says(look)).to_have_text("2 documents indexed.")
+    index(look, ("c.txt", b"the owl"))
+    look.panel.get_by_role("button", name="Remove c.txt").click()
+    expect(says(look)).to_have_text("2 documents indexed.")
+    look.panel.get_by_role("button", name="Remove all").click()
+    expect(says(look)).to_have_text("No document is indexed yet.")
+
+
 def test_files_are_dropped_and_their_indexing_cancelled(
     page: Page, site: Callable[..., Site], cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

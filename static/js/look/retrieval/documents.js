@@ -216,7 +216,7 @@ function draw(now) {
   at.clear.hidden = isBusy || !(documents.length || now.problem);
   Object.assign(at.bar, { max: run?.total || 1, value: run?.done ?? 0 });
   at.says.classList.toggle("bad", !!problem || !!now.problem || run?.state === "failed");
-  setText(at.says, problem || sentence(now.problem) || (run ? words(run) : "No document is indexed yet."));
+  setText(at.says, problem || sentence(now.problem) || (isShown(run, documents) ? words(run) : stored(documents)));
   at.list.hidden = !documents.length;
   clearRows(at.list);
   for (const { name, tokens, chunks, size, overlap } of documents) {
@@ -226,6 +226,18 @@ function draw(now) {
   }
   setText(at.limits, limits(now));
 }
+
+/**
+ * Does the latest indexing say something that is still true? Its document may have been removed.
+ *
+ * @param {Answers.IndexRun | null} run
+ * @param {RetrievalOffer["documents"]} documents
+ * @returns {run is Answers.IndexRun}
+ */
+const isShown = (run, documents) => !!run && (run.state !== "done" || documents.some(({ name }) => name === run.name));
+
+/** @param {RetrievalOffer["documents"]} documents */
+const stored = ({ length }) => (length ? `${plural(length, "document")} indexed.` : "No document is indexed yet.");
 
 /** @param {RetrievalOffer} now */
 function limits({ documents, chunks, n_bytes: size, folder, max_chunks: maxChunks, max_documents: maxDocuments, max_file_bytes: maxFile, room }) {
