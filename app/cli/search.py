@@ -108,5 +108,5 @@ def _add(retriever: Retriever, document: DocumentRequest) -> None:
 def _show(retriever: Retriever, asked: SearchRequest) -> None:
     for found in retriever.search(OWNER, asked).found:
         page = "" if found.page is None else f", page {found.page}"
-        click.echo(f"{found.score:.3f}  {found.document}{page}, chunk {found.id}")
+        click.echo(f"{found.score:.3f}  {found.document}{page}, chunk {found.number}")
         click.echo(f"{found.text.strip()}\n")

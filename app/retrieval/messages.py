@@ -31,10 +31,15 @@ class SearchRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class FoundChunk(msgspec.Struct, frozen=True):
-    """A chunk that was found. `id`: its number in the index; `score`: inner product of its vector
-    with that of the question."""
+    """A chunk that was found.
+
+    id      place in the index, from 0
+    number  place in the document, from 1
+    score   inner product of its vector with that of the question
+    """
 
     id: int
+    number: int
     score: float
     document: str
     page: int | None

@@ -351,7 +351,10 @@ class Retriever:
 def _found(index: Index, id: int, score: float) -> FoundChunk:
     chunk: Chunk = index.chunks[id]
     document = index.documents[chunk.document].name
-    return FoundChunk(id, score, document, chunk.page, chunk.start, chunk.tokens, chunk.text)
+    number = 1 + sum(other.document == chunk.document for other in index.chunks[:id])
+    return FoundChunk(
+        id, number, score, document, chunk.page, chunk.start, chunk.tokens, chunk.text
+    )
 
 
 def _make_place(folder: Path) -> None:

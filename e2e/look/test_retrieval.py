@@ -88,7 +88,10 @@ def test_a_question_finds_its_chunks_and_the_answer_is_measured(
     scores = vectors @ fake_encoded(ids_of(f"find {QUESTION}"), ENGINE)
     wanted = np.argsort(-scores)[:3]
     rows = look.csv()
-    assert [int(row["chunk"]) for row in rows] == wanted.tolist()
+    of = [chunk["document"] for chunk in stored]
+    assert [(row["document"], int(row["chunk"])) for row in rows] == [
+        (("story.md", "two.pdf")[of[i]], of[: i + 1].count(of[i])) for i in wanted
+    ]
     np.testing.assert_allclose([float(row["score"]) for row in rows], scores[wanted], rtol=1e-4)
     marks = look.panel.locator(".rt-prompt mark").all_inner_texts()
     assert [row["text"].strip() in mark for row, mark in zip(rows, marks, strict=True)] == [
@@ -203,6 +206,16 @@ def test_what_of_a_chunk_is_cached_is_counted(page: Page, site: Callable[..., Si
         assert page.evaluate(script, asked) == {"reused": reused, "moved": moved, "read": read}
 
 
+def test_an_excerpt_of_a_chunk_ends_with_a_word(page: Page, site: Callable[..., Site]) -> None:
+    open_page(page, site())
+    script = """async (text) =>
+      (await import("/static/js/look/retrieval/prompt-parts.js")).excerpt(text)"""
+    block = "a.txt, chunk 1:\n```\n{}\n```"
+    assert page.evaluate(script, block.format("the fox\nand the owl")) == "the fox and the owl"
+    cut = page.evaluate(script, block.format("lantern " * 20))
+    assert cut == "lantern " * 14 + "lantern …"
+
+
 def test_the_same_text_twice_in_a_prompt_is_two_chunks(
     page: Page, site: Callable[..., Site]
 ) -> None:
@@ -235,7 +248,7 @@ def test_bad_documents_and_questions_are_answered_in_words(
     page.keyboard.press("Enter")
     expect(says(look)).to_contain_text("There are no documents yet; add one first")
     view(look, "Answer")
-    expect(look.message).to_contain_text("The answer in view was written without chunks")
+    expect(look.message).to_contain_text("There is no answer yet. Find chunks for a question")
     view(look, "Documents")
     look.panel.get_by_label("Chunk size").fill("8")
     look.panel.get_by_label("Text to index").fill("the little fox was happy")

@@ -53,7 +53,7 @@ def test_the_nearest_chunks_are_printed_and_the_index_is_kept(tmp_path: Path) ->
     }
     lines = result.stdout.splitlines()
     for i, line in enumerate(LINES):
-        assert f"{score[line]:.3f}  {i}.txt, chunk {i}" in lines
+        assert f"{score[line]:.3f}  {i}.txt, chunk 1" in lines
     printed = [float(line.split()[0]) for line in lines if ", chunk " in line]
     assert printed == sorted(printed, reverse=True)
     assert any("two.pdf, page 2, chunk" in line for line in lines)

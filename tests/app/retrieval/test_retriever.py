@@ -107,6 +107,8 @@ def test_the_nearest_chunks_are_those_of_brute_force(http: FlaskClient, cache: P
         chunk = chunks[one["id"]]
         assert (one["text"], one["page"]) == (chunk["text"], chunk["page"])
         assert one["document"] == ("story.md", "two.pdf")[chunk["document"]]
+        own = [other for other in chunks if other["document"] == chunk["document"]]
+        assert one["number"] == own.index(chunk) + 1
     assert answer["compared"] == len(chunks)
     np.testing.assert_allclose(answer["vector"], fake_encoded(ids_of(question), ENGINE), rtol=1e-5)
     assert "".join(answer["pieces"][1:-1]) == question[: len("".join(answer["pieces"][1:-1]))]

@@ -12,7 +12,7 @@ import { Measurement } from "../attribution/measure.js";
 import { askOnce } from "../shared/answer-cache.js";
 import { Missing, requireTokens } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
-import { attentionOf, cachedOf, chunksIn } from "./prompt-parts.js";
+import { attentionOf, cachedOf, chunksIn, excerpt } from "./prompt-parts.js";
 
 /** @typedef {import("./prompt-parts.js").PromptChunk} PromptChunk */
 /**
@@ -22,6 +22,7 @@ import { attentionOf, cachedOf, chunksIn } from "./prompt-parts.js";
  * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null, running: AbortController | null}} Shown
  */
 
+const NO_ANSWER = "There is no answer yet. Find chunks for a question, then ask the model.";
 const NO_CHUNKS = "The answer in view was written without chunks. Find chunks for a question, then ask the model.";
 const OTHERS = ["first token", "rest of the prompt", "answer itself"];
 const N_KEPT = 12;
@@ -93,7 +94,8 @@ function shownFrom({ answer }) {
   const turn = state.turns.findIndex(({ answers }) => !!answer && !!answers?.includes(answer));
   const asked = state.turns[turn - 1];
   const files = asked?.role === "user" ? partsOf(asked).files : [];
-  if (!answer || !files.length) throw new Missing(NO_CHUNKS);
+  if (!answer) throw new Missing(NO_ANSWER);
+  if (!files.length) throw new Missing(NO_CHUNKS);
   const segment = answer.promptSegment;
   if (segment && !segment.accepted) throw new Missing("The prompt is on its way to the engine.");
   requireTokens(segment);
@@ -188,9 +190,6 @@ function draw(shown) {
 
 /** @param {number | null} share @returns {(string | Node)[]} */
 const shareCells = (share) => (share === null ? ["", ""] : [percent(Math.max(0, share)), shareBar(Math.max(0, share))]);
-
-/** The text of a block, without its name and fence. @param {string} text */
-const excerpt = (text) => text.split("\n").slice(2).join(" ").slice(0, 120);
 
 /** What of the chunks the KV cache had. @param {Shown} shown */
 function cacheWords({ segment, chunks }) {

@@ -40,6 +40,15 @@ export function chunksIn(prompt, files) {
   return found;
 }
 
+/** Most characters that are shown of a chunk. */
+const EXCERPT = 120;
+
+/** The first words of a chunk, without its name and fence. @param {string} text */
+export function excerpt(text) {
+  const words = text.split("\n").slice(2).join(" ").replace(/ ?`+$/, "");
+  return words.length > EXCERPT ? `${words.slice(0, EXCERPT).replace(/\s+\S*$/, "")} …` : words;
+}
+
 /**
  * Count the tokens of a chunk that were reused from the beginning of an earlier prompt, moved here from
  * another place, and read now.

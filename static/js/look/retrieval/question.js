@@ -70,7 +70,7 @@ export const newQuestionView = (onAsked) => ({
 
   table: () => ({
     columns: ["rank", "chunk", "document", "page", "score", "tokens", "text"],
-    rows: found?.search.found.map(({ id, document, page, score, tokens, text }, i) => [i + 1, id, document, page, score, tokens, text]) ?? [],
+    rows: found?.search.found.map(({ number, document, page, score, tokens, text }, i) => [i + 1, number, document, page, score, tokens, text]) ?? [],
   }),
 });
 
@@ -125,7 +125,7 @@ const filesOf = ({ found: chunks }) =>
   chunks.map((chunk) => ({ name: titleOf(chunk), block: blockOf(titleOf(chunk), chunk.text.trim()) }));
 
 /** @param {FoundChunk} chunk */
-const titleOf = ({ id, document, page }) => `${document}${page === null ? "" : `, page ${page}`}, chunk ${id}`;
+const titleOf = ({ number, document, page }) => `${document}${page === null ? "" : `, page ${page}`}, chunk ${number}`;
 
 /** @param {() => void} onAsked */
 function askModel(onAsked) {
