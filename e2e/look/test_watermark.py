@@ -69,8 +69,8 @@ def test_the_view_counts_the_green_tokens_of_the_answer(page: Page, bundled: Sit
     assert [row["green"] for row in rows] == [sides[green] for green in want.green]
     z = [float(row["z of the last 25"]) for row in rows if row["z of the last 25"]]
     assert z == pytest.approx([each for each in want.window_z if each is not None])
-    every = [event["watermark"]["green"] for event in play.messages.events("token")]
-    expect(play.stats).to_contain_text(f", {100 * sum(every) / len(every):.1f} % green")
+    share = f"{100 * want.green_fraction:.1f} % green"
+    expect(play.stats).to_contain_text(f"z {want.z_score:.1f}, {share}")
     assert violations(page) == []
 
 

@@ -3,7 +3,8 @@
 
 /**
  * Sums over the tokens of an answer that were drawn with a watermark.
- *   n, green   tokens, and green ones
+ *   n, green   tokens, and green ones, of those that a detector counts, which has only the text: not of the
+ *              first ones, whose greenlists depend on the prompt, nor of the end of text
  *   expected, variance   of the number of green ones in a text without a watermark
  *   bits       KL divergence from the distributions without the bias; of `drawn` tokens, without the
  *              greedy ones, which have none
@@ -29,11 +30,14 @@ export function watermarkOf(answer) {
 function add(sums, answer, token) {
   const { watermark } = token;
   if (!watermark) return;
-  const { greenlist_ratio: ratio, watermark_bias: bias, temperature } = answer.settingsAt(token);
-  sums.n += 1;
-  sums.green += Number(watermark.green);
-  sums.expected += ratio;
-  sums.variance += ratio * (1 - ratio);
+  const { greenlist_ratio: ratio, selfhash_width: width, watermark_bias: bias, temperature } = answer.settingsAt(token);
+  const nHashed = width ? width - 1 : 1; // tokens before, which decide whether this one is green
+  if (sums.at >= nHashed && !token.eos) {
+    sums.n += 1;
+    sums.green += Number(watermark.green);
+    sums.expected += ratio;
+    sums.variance += ratio * (1 - ratio);
+  }
   if (temperature === 0) return;
   sums.bits += divergence(watermark.probability, bias);
   sums.drawn += 1;
