@@ -218,6 +218,38 @@ def test_the_reason_has_the_logits_of_the_engine(page: Page, bundled: Site) -> N
     expect(play.look.source).to_contain_text("step of 2 rows")
 
 
+@pytest.mark.parametrize(
+    ("temperatures", "says"),
+    [
+        (
+            (0, 1),
+            "Same logits, other choice: A took the most likely token, B drew with 0.250 at 1.00 "
+            "(watermark off against 4.00).",
+        ),
+        ((0, 0), "Same logits, both greedy, other settings: watermark off against 4.00."),
+    ],
+)
+def test_the_reason_names_the_watermark_of_one_side(
+    page: Page, site: Callable[..., Site], temperatures: tuple[float, float], says: str
+) -> None:
+    play = open_page(page, site())
+    text = play.page.evaluate(
+        """async (temperatures) => {
+          const { explain } = await import("/static/js/look/compare/words.js");
+          const { state } = await import("/static/js/state.js");
+          const settings = temperatures.map((temperature, i) =>
+            ({ ...state.settings, temperature, watermark_bias: 4 * i, seed: 1 }));
+          const sides = temperatures.map((temperature) =>
+            ({ logits: new Map(), after: new Map(), draw: 0.25, greedy: temperature === 0 }));
+          const same = { tokens: [], moved: false, prompts: false };
+          return explain({ names: ["A", "B"], settings, sides, ...same });
+        }""",
+        temperatures,
+    )
+    marks = "The watermark of B favours green tokens, which may have lower logits."
+    assert text == f"{says} {marks}"
+
+
 def test_a_column_has_a_prompt_of_its_own(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
     page.get_by_role("button", name="Greedy", exact=True).click()

@@ -67,16 +67,35 @@ export function explain({ names, settings, sides, tokens, moved, prompts }) {
     ({ name, from, to }) => `${labelOf(name)} ${valueOf(name, from)} against ${valueOf(name, to)}`,
   );
   const draws = sides.map(({ draw }) => draw.toFixed(3));
+  const marks = markText(names, settings);
   const greedy = sides.findIndex((side) => side.greedy);
+  if (sides.every((side) => side.greedy))
+    return `Same logits, both greedy, other settings: ${words.join(", ")}.${marks}`;
   if (greedy >= 0) {
+    const others = words.filter((_, i) => changes[i].name !== "temperature").join(", ");
     const drew = `drew with ${draws[1 - greedy]} at ${heading("temperature", settings[1 - greedy].temperature)}`;
-    return `Same logits, other choice: ${names[greedy]} took the most likely token, ${names[1 - greedy]} ${drew}.`;
+    return (
+      `Same logits, other choice: ${names[greedy]} took the most likely token, ${names[1 - greedy]} ${drew}` +
+      `${others && ` (${others})`}.${marks}`
+    );
   }
   if (a.seed !== b.seed) {
     const seeds = [`seed ${a.seed} against ${b.seed}`, ...words].join(", ");
-    return `Same logits, other random number: ${draws.join(" and ")} (${seeds}).`;
+    return `Same logits, other random number: ${draws.join(" and ")} (${seeds}).${marks}`;
   }
-  return `Same logits, other shares: ${words.join(", ")}, so that the same random number ${draws[0]} falls on another token.`;
+  return `Same logits, other shares: ${words.join(", ")}, so that the same random number ${draws[0]} falls on another token.${marks}`;
+}
+
+/**
+ * Say which side has a watermark, as the logits shown are those before its bias.
+ *
+ * @param {string[]} names
+ * @param {NamedSettings[]} settings
+ */
+function markText(names, settings) {
+  const marked = names.filter((_, i) => settings[i].watermark_bias);
+  if (!marked.length) return "";
+  return ` The watermark of ${marked.join(" and ")} favours green tokens, which may have lower logits.`;
 }
 
 /**
