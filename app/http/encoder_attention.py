@@ -61,8 +61,8 @@ def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
         info, texts = engine.require_ready().embedding, inputs.embedding
         if texts is None or info is None:
             raise InvalidRequest(
-                "there is no embedding model; load one under “Change the model”, or start the "
-                "server with --embedding-model",
+                "there is no embedding model; to load one, press the model’s name at the top of "
+                "the page, then “Change the model…”, or start the server with --embedding-model",
                 "text",
             )
         if not 1 <= len(asked.text) <= MAX_CHARS:

@@ -65,8 +65,8 @@ NOT_ELSEWHERE = (
     "the model runs on another machine, and this server has no embedding model of its own"
 )
 NO_ENCODER = (
-    "there is no embedding model; load one under “Change the model”, or start the server with "
-    "--embedding-model all-MiniLM-L6-v2"
+    "there is no embedding model; to load one, press the model’s name at the top of the page, then "
+    "“Change the model…”, or start the server with --embedding-model all-MiniLM-L6-v2"
 )
 LOCAL = "local"
 MAX_INDEXES = 16

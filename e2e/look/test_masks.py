@@ -40,7 +40,7 @@ def read(play: Playground, sentence: str = SENTENCE) -> LookPanel:
 def test_a_decoder_attends_to_what_came_before(page: Page, bundled: Site) -> None:
     look = read(Playground(page, bundled).open())
     expect(look.panel.locator(".view-masks .mk-one")).to_contain_text(
-        "load an embedding model under “Change the model”"
+        "press the model’s name at the top of the page, then “Change the model…”"
     )
     ids = bundled.engine.tokenizer.encode(SENTENCE, bos=False, specials=False)
     rows, n = look.csv(), len(ids)

@@ -326,5 +326,5 @@ def test_without_an_embedding_model_it_says_how_to_load_one(
 ) -> None:
     look = open_page(page, site()).look.open("retrieval")
     expect(look.message).to_contain_text(
-        "There is no embedding model; load one under “Change the model”"
+        "There is no embedding model; to load one, press the model’s name at the top of the page"
     )

@@ -130,6 +130,7 @@ def test_an_embedding_model_is_loaded_alongside_the_model(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))  # no documents
     [model] = known_embedding_models()
     encoders, folder = Encoders(), write_encoder(tmp_path)
     monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
@@ -140,7 +141,7 @@ def test_an_embedding_model_is_loaded_alongside_the_model(
     play.wait_done()
     written = play.text()
     look = play.look.open("retrieval")
-    expect(look.message).to_contain_text("load one under “Change the model”")
+    expect(look.message).to_contain_text("press the model’s name at the top")
     page.keyboard.press("Escape")
     dialog = open_models(page)
     row = dialog.locator(".offer", has_text=model.name)

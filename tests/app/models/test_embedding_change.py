@@ -71,7 +71,7 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     assert (offer["is_cached"], offer["is_loaded"]) == (False, False)
     refused = http.post("/api/encoder-attention", json={"text": "the cat"})
     assert refused.status_code == 400
-    assert "load one under “Change the model”" in str(refused.json)
+    assert "press the model’s name at the top" in str(refused.json)
     page = site.page()
     begun = http.post(PATH, json={"name": NAME})
     assert begun.status_code == 202

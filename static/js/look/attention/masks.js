@@ -13,7 +13,7 @@ import { nPairs, readDecoder, readEncoder } from "./readings.js";
 /** @typedef {import("./readings.js").Reading} Reading */
 
 const EXAMPLE = "The animal didn't cross the street because it was too tired";
-const NO_ENCODER = "To compare it with an encoder, load an embedding model under “Change the model”, or start the server with --embedding-model all-MiniLM-L6-v2.";
+const NO_ENCODER = "To compare it with an encoder, press the model’s name at the top of the page, then “Change the model…”, and load an embedding model, or start the server with --embedding-model all-MiniLM-L6-v2.";
 
 /** What the matrices show: the mask, or the weights. @type {"mask" | "weights"} */
 let shows = "mask";

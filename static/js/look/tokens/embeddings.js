@@ -86,7 +86,7 @@ export const embeddings = {
     at.how.textContent =
       (lines.length > MAX_LINES ? `The first ${MAX_LINES} lines are compared. ` : "") +
       (usesEncoder ? `${encoder.name} was trained to put texts of one meaning close together.` : HOW_DECODER) +
-      (encoder ? "" : " To compare it with one that was, load an embedding model under “Change the model”, or start the server with --embedding-model all-MiniLM-L6-v2.");
+      (encoder ? "" : " To compare it with one that was, press the model’s name at the top of the page, then “Change the model…”, and load an embedding model, or start the server with --embedding-model all-MiniLM-L6-v2.");
     const model = usesEncoder ? encoder.name : hello.model.name;
     const pooling = usesEncoder ? {} : { pooling: "mean" };
     const body = { model, input: texts, ...pooling };
