@@ -91,11 +91,14 @@ def test_bad_input_is_answered_in_words(
     start = look.panel.get_by_role("button", name="Train", exact=True)
     says = look.panel.get_by_role("status")
     expect(says).to_have_text("Nothing has been trained yet.")
+    missing = look.panel.get_by_text("Type your lines first; the grey ones are an example.")
+    expect(missing).to_be_visible()
     start.click()
     expect(says).to_contain_text(
         "There are no lines to train on; write texts, or question => answer"
     )
     look.panel.get_by_label("Lines", exact=True).fill("Once upon a time")
+    expect(missing).to_be_hidden()
     look.panel.get_by_label("Rank").fill("0")
     start.click()
     expect(says).to_contain_text("Expected a rank from 1 to 512, but got 0")

@@ -27,6 +27,7 @@ let form;
 let chart;
 const says = el("p", "tr-says");
 const start = newButton("Train", begin);
+const missing = el("p", "sub optional");
 const cancel = newButton("Cancel", () => asked({ method: "DELETE" }));
 const sizes = newTable("tr-sizes", "Memory for the weights, without activations", ["", "this adapter", "full fine-tune"]);
 /** @type {TrainOffer | null} */
@@ -43,8 +44,9 @@ export const adapterView = {
   label: "Train an adapter",
 
   setUp(root) {
-    form = new TrainForm(root, drawSizes);
-    form.acts.append(start, cancel);
+    form = new TrainForm(root, drawForm);
+    form.acts.append(start, cancel, missing);
+    missing.setAttribute("aria-live", "polite");
     const page = root.appendChild(el("div", "tr-page column"));
     says.setAttribute("role", "status");
     chart = el("canvas", "tr-chart");
@@ -56,7 +58,7 @@ export const adapterView = {
     offer = /** @type {TrainOffer} */ (await ask(PATH));
     if (offer.why_not) throw new Missing(sentence(offer.why_not));
     form.draw(offer);
-    drawSizes();
+    drawForm();
     drawRun(offer.run);
     if (offer.run && ACTIVE.includes(offer.run.state)) timer = setTimeout(() => changed("look"), POLL_MS);
     return SOURCE;
@@ -97,8 +99,14 @@ async function asked(options) {
   changed("look");
 }
 
-function drawSizes() {
-  if (!offer) return;
+/** Show what the form lacks and takes. */
+function drawForm() {
+  setText(missing, form.isEmpty ? "Type your lines first; the grey ones are an example." : "");
+  if (offer) drawSizes(offer);
+}
+
+/** @param {TrainOffer} offer */
+function drawSizes(offer) {
   clearRows(sizes);
   const { rows, trained } = costs(offer, form.settings);
   addRow(sizes, ["numbers trained", count(trained), count(offer.parameters)]);

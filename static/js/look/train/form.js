@@ -39,7 +39,7 @@ export class TrainForm {
     node.setAttribute("aria-label", "Lines and settings of the training");
     Object.assign(this.#lines, { placeholder: EXAMPLE, spellcheck: false, rows: 6 });
     Object.assign(this.#name, { value: "mine", maxLength: 64, spellcheck: false });
-    const hint = el("p", "sub", "Each line is a text, or question => answer; then only the answer is trained. With five lines or more, a tenth is held out.");
+    const hint = el("p", "sub", "Each line is a text, or question => answer; then only the answer is trained. If there are five or more, one line in ten is left out of the training, and its loss shows what the adapter makes of a line that it has not seen.");
     const settings = el("div", "tr-settings");
     node.append(el("div", "tr-text column"), settings);
     node.firstElementChild?.append(labelOf(this.#lines), hint);
@@ -72,6 +72,10 @@ export class TrainForm {
         return label;
       }),
     );
+  }
+
+  get isEmpty() {
+    return !this.#lines.value.trim();
   }
 
   get name() {
