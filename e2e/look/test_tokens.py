@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import tokenizers
-from playwright.sync_api import Page, expect
+from playwright.sync_api import BrowserContext, Page, expect
 
 from app import tale
 from e2e.look.panel import LookPanel
@@ -140,3 +140,22 @@ def test_a_shorter_list_of_merges_gives_the_counts_of_the_curve(loaded: Page) ->
         shorter = tokenizers.Tokenizer.from_str(json.dumps(file))
         total = sum(len(shorter.encode(text, add_special_tokens=False).ids) for text in TEXTS)
         assert counts[n] == [256 + n, total]
+
+
+def test_a_phone_shows_a_token_with_a_tap(
+    context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    browser = context.browser
+    assert browser is not None
+    phone = browser.new_context(has_touch=True, is_mobile=True)
+    try:
+        play = Playground(phone.new_page(), site()).open()
+        play.ask()
+        play.wait_done()
+        look = play.look.open("tokens")
+        detail = look.panel.locator(".tk-detail")
+        expect(detail).to_have_text("Point at a token or tap it, or use the arrow keys.")
+        look.panel.locator(".tk-list .pc").first.tap()
+        expect(detail).to_contain_text("token 1 · id ")
+    finally:
+        phone.close()

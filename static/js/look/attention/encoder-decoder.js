@@ -18,7 +18,7 @@ const NO_MODEL =
   "Flan-T5, mT5 or UMT5.";
 const HOW =
   "The encoder reads the whole text at once. The decoder writes one token at a time: it attends to the tokens before, " +
-  "and by cross-attention to the text. Point at a written token to see what it looked at.";
+  "and by cross-attention to the text. Point at a written token, or tap it, to see what it looked at.";
 
 /** What the matrices show: the mask, or the weights. @type {"mask" | "weights"} */
 let shows = "weights";

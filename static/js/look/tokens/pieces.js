@@ -9,7 +9,7 @@ import { count, plural } from "../../ui/format.js";
 
 /** Maximum number of tokens drawn; table and files contain all. */
 const MAX_PIECES = 3000;
-const HINT = "Point at a token, or use the arrow keys.";
+const HINT = "Point at a token or tap it, or use the arrow keys.";
 
 export class Pieces {
   /**
