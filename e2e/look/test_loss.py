@@ -85,6 +85,43 @@ def test_a_texts_losses_are_the_engines(page: Page, bundled: Site) -> None:
     assert play.tokens.count() == 0
 
 
+@pytest.mark.quick
+def test_a_long_text_is_read_in_pieces(page: Page, bundled: Site) -> None:
+    play = Playground(page, bundled).open()
+    text = TEXT * 4
+    read(look := play.look.open("loss"), text)
+    rows = look.csv()
+    ids = [int(row["id"]) for row in rows]
+    assert len(ids) > 2 * 64
+    asked = inspections(play.messages)
+    assert [one["first"] for one in asked] == list(range(0, len(ids) - 1, 64))
+    whole = ask_engine(bundled, Losses(ids, TOP))
+    for name, column in (("loss, nats", -whole["logprob"]), ("entropy, bits", whole["entropy"])):
+        assert [float(row[name]) for row in rows[1:]] == pytest.approx(column.tolist(), abs=1e-4)
+    assert [int(row["rank"]) - 1 for row in rows[1:]] == whole["rank"].tolist()
+    expect(look.source).to_contain_text(f"{len(ids)} tokens read by the engine in")
+    expect(look.panel.get_by_role("progressbar", name="Tokens read")).to_be_hidden()
+
+
+def test_reading_a_long_text_may_be_stopped(page: Page, own_site: Callable[..., Site]) -> None:
+    play = Playground(page, own_site(ask_seconds=0.7)).open()
+    look = play.look.open("loss")
+    look.panel.get_by_role("textbox", name="Text").fill("the fox and the lamp " * 40)
+    bar = look.panel.get_by_role("progressbar", name="Tokens read")
+    expect(bar).to_be_visible()
+    expect(look.panel.locator(".ls-wait .sub")).to_have_text(re.compile(r"^64 of \d+ tokens$"))
+    look.panel.get_by_role("button", name="Stop", exact=True).click()
+    expect(look.panel.locator(".ls-problem")).to_have_text(
+        re.compile(r"^Stopped after 128 of \d+ tokens.$")
+    )
+    expect(bar).to_be_hidden()
+    look.panel.get_by_role("button", name="Continue", exact=True).click()
+    expect(look.source).to_contain_text("Teacher forcing", timeout=15_000)
+    asked = [one["first"] for one in inspections(play.messages)]
+    assert asked == list(range(0, asked[-1] + 1, 64)), "nothing is asked twice"
+    expect(look.panel.get_by_role("button", name="Continue", exact=True)).to_be_hidden()
+
+
 def test_bits_are_shared_out_over_bytes_and_characters(page: Page, bundled: Site) -> None:
     """Only judged tokens count: the bytes of the first token do not."""
     play = Playground(page, bundled).open()
@@ -194,7 +231,7 @@ def test_a_run_that_writes_is_not_asked_about(page: Page, site: Callable[..., Si
     assert list(figures(look)) == ["answer"]
     play.wait_done()
     expect(look.source).to_contain_text("Teacher forcing")
-    assert [question["kind"] for question in inspections(messages)] == ["losses"]
+    assert {question["kind"] for question in inspections(messages)} == {"losses"}
     assert list(figures(look)) == ["all", "prompt", "answer"]
     assert figures(look)["prompt"]["bits per byte"] == "–", (
         "which of its tokens add text is unknown"

@@ -1,6 +1,6 @@
 // Loss instrument: a text under teacher forcing, with the loss of each token given those before it.
 
-import { el, setText } from "../../ui/dom.js";
+import { el, newButton, setText } from "../../ui/dom.js";
 import { count, duration, figure, plural } from "../../ui/format.js";
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
@@ -9,7 +9,7 @@ import { indexAt } from "../shared/context.js";
 import { addRow, newTable, numeric } from "../shared/table.js";
 import { drawHistogram } from "./chart.js";
 import { figuresOf, hardest } from "./reading.js";
-import { readAnswer, readText, Unreadable } from "./source.js";
+import { continueReading, readAnswer, readText, Stopped, stopReading, Unreadable } from "./source.js";
 import { LossText } from "./text.js";
 import { LossToken } from "./token.js";
 
@@ -50,6 +50,9 @@ let text;
 let problem;
 /** @type {LossToken} */
 let one;
+/** Progress of a reading that takes several questions. */
+const wait = { box: el("div", "controls ls-wait"), bar: el("progress"), says: el("span", "sub"), go: newButton("Stop", stopOrContinue) };
+let isStopped = false;
 
 /** @type {Instrument} */
 export const loss = {
@@ -67,16 +70,23 @@ export const loss = {
     try {
       if (own) await pauseWhileTyped(now.signal);
       const before = reading;
-      reading = own ? await readOwn() : await readAnswer(now);
+      const typed = field.value;
+      const isWanted = () => !now.signal.aborted && isOwn() === own && (!own || field.value === typed);
+      const task = { onProgress: drawProgress, isWanted };
+      reading = own ? await readOwn(task) : await readAnswer(now, task);
+      isStopped = false;
       if (!isSameText(before, reading)) hovered = chosen = null;
       setText(problem, "");
     } catch (error) {
       const { code, message } = /** @type {Problem} */ (error);
+      isStopped = error instanceof Stopped;
+      drawProgress();
       if (!(error instanceof Unreadable) && !code) throw error;
       reading = null;
       setText(problem, message);
     }
     if (now.signal.aborted) return "";
+    drawProgress();
     draw();
     return reading ? provenance(reading) : "";
   },
@@ -123,14 +133,35 @@ async function pauseWhileTyped(signal) {
   }
 }
 
-async function readOwn() {
+/** @param {import("./source.js").Task} task */
+async function readOwn(task) {
   if (field.value.trim() === "")
     throw new Unreadable("Type or paste a text to see the loss of each token.");
   const typed = field.value;
   if (typed === read && reading && !reading.segment) return reading;
-  const found = await readText(typed, context);
+  const found = await readText(typed, context, task);
   read = typed;
   return found;
+}
+
+/** Show how much of a text is read; without numbers, whether that may be continued. @param {number} [done] @param {number} [total] */
+function drawProgress(done = 0, total = 0) {
+  wait.box.hidden = !total && !isStopped;
+  wait.bar.hidden = !total;
+  Object.assign(wait.bar, { max: total || 1, value: done });
+  setText(wait.says, total ? `${count(done)} of ${plural(total, "token")}` : "");
+  setText(wait.go, total ? "Stop" : "Continue");
+}
+
+function stopOrContinue() {
+  if (isStopped) {
+    isStopped = false;
+    continueReading();
+    changed("look");
+  } else {
+    stopReading();
+    setText(wait.go, "Stopping …");
+  }
 }
 
 /** @param {boolean} own */
@@ -190,6 +221,10 @@ function buildText() {
   words.setAttribute("aria-label", "Tokens by loss");
   problem = box.appendChild(el("p", "ls-problem optional"));
   problem.setAttribute("role", "status");
+  wait.box.hidden = true;
+  wait.bar.setAttribute("aria-label", "Tokens read");
+  wait.box.append(wait.bar, wait.says, wait.go);
+  box.append(wait.box);
   text = new LossText(words, look, choose);
   return box;
 }

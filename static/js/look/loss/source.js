@@ -12,6 +12,8 @@ import { withLosses } from "./reading.js";
 /** Number of candidates requested: one more than shown, as the token itself may be among them. */
 const TOP = 6;
 const MAX_CACHE_BYTES = 1 << 20;
+/** Tokens of one question: about two seconds without a GPU, after which it may be stopped. */
+const PIECE = 64;
 const cache = new AnswerCache(MAX_CACHE_BYTES);
 /**
  * Reading of each answer, so that an unchanged answer gives the same object.
@@ -23,14 +25,32 @@ const readings = new WeakMap();
 /** Why a text cannot be read; shown beside the text field. */
 export class Unreadable extends Error {}
 
+/** The reading of this text was stopped. */
+export class Stopped extends Unreadable {}
+
+/**
+ * `onProgress(done, total)` is called before each question about a text that takes several; `isWanted`: is the
+ * reading still waited for?
+ *
+ * @typedef {{onProgress: (done: number, total: number) => void, isWanted: () => boolean}} Task
+ */
+
+/** Keys of the text that was read last, and of the one whose reading was stopped. */
+let current = "";
+let stopped = "";
+
+/** End the reading with `Stopped` after the question that is pending. */
+export const stopReading = () => (stopped = current);
+export const continueReading = () => (stopped = "");
 
 /**
  * Read the prompt and the answer in the core sample, up to its newest token.
  *
  * @param {Focus} context
+ * @param {Task} task
  * @returns {Promise<Reading>}
  */
-export async function readAnswer(context) {
+export async function readAnswer(context, task) {
   const { answer, hello } = context;
   const { segment, ids, texts } = sequenceOf(context);
   const from = segment.prompt.length;
@@ -48,7 +68,7 @@ export async function readAnswer(context) {
   }
   if (ids.length < 2) throw new Unreadable("A single token has no loss: it has no context.");
   const key = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${ids.length}`;
-  const found = await ask(key, { ids, ...spansUpTo(segment, ids.length) }, hello);
+  const found = await ask(key, ids, { ...task, hello, spans: (n) => spansUpTo(segment, n) });
   return once(found, () => reading(plain, found, base));
 }
 
@@ -87,9 +107,10 @@ function asWritten(plain, written, from) {
  *
  * @param {string} text
  * @param {Focus} focus
+ * @param {Task} task
  * @returns {Promise<Reading>}
  */
-export async function readText(text, { hello }) {
+export async function readText(text, { hello }, task) {
   const { limits, model } = hello;
   const prompt = text.replace(/\r\n?/g, "\n");
   const size = new TextEncoder().encode(JSON.stringify(prompt)).length;
@@ -104,16 +125,62 @@ export async function readText(text, { hello }) {
     throw new Unreadable("A single token has no loss: it has no context. Type more.");
   const plain = tokens.map((token) => ({ ...token, ...sizeOfBytes(token.bytes) }));
   const ids = plain.map(({ id }) => id);
-  const found = await ask(`${model.name} ${model.dtype} ${ids}`, { ids }, hello);
+  const found = await ask(`${model.name} ${model.dtype} ${ids}`, ids, { ...task, hello, spans: () => ({}) });
   const cut = all.length > tokens.length ? all.length : null;
   return once(found, () => reading(plain, found, { from: 0, segment: null, cut }));
 }
 
-/** @param {string} key @param {Pick<FromPage.Losses, "ids" | "reached">} what @param {ToPage.Hello} hello */
-async function ask(key, what, hello) {
-  /** @type {FromPage.Losses} */
-  const question = { kind: "losses", ...what, top: Math.min(TOP, hello.model.vocab_size) };
-  return cache.get(key) ?? cache.set(key, await askLatest("loss", question));
+/**
+ * Ask about a text piece by piece: the engine keeps the keys and values of those before. `spans(n)`: interventions
+ * on the first n tokens.
+ *
+ * @param {string} key
+ * @param {number[]} ids
+ * @param {Task & {hello: ToPage.Hello, spans: (n: number) => Pick<FromPage.Losses, "reached">}} task
+ */
+async function ask(key, ids, { hello, spans, onProgress, isWanted }) {
+  const total = ids.length - 1;
+  const top = Math.min(TOP, hello.model.vocab_size);
+  current = key;
+  /** @type {FrameAnswer[]} */
+  const pieces = [];
+  for (let first = 0; first < total; first += PIECE) {
+    const part = `${key} ${first}`;
+    const known = cache.get(part);
+    if (known) {
+      pieces.push(known);
+      continue;
+    }
+    if (stopped === key) throw new Stopped(`Stopped after ${count(first)} of ${count(total)} tokens.`);
+    if (!isWanted()) throw new Unreadable("");
+    if (total > PIECE) onProgress(first, total);
+    const n = Math.min(first + PIECE, total) + 1;
+    /** @type {FromPage.Losses} */
+    const question = { kind: "losses", ids: ids.slice(0, n), first, top, ...spans(n) };
+    pieces.push(cache.set(part, await askLatest("loss", question)));
+  }
+  const last = pieces[pieces.length - 1];
+  const whole = wholes.get(last) ?? join(pieces);
+  wholes.set(last, whole);
+  return whole;
+}
+
+/** The answer of all pieces, by the last one. @type {WeakMap<FrameAnswer, FrameAnswer>} */
+const wholes = new WeakMap();
+
+/** @param {FrameAnswer[]} pieces @returns {FrameAnswer} */
+function join(pieces) {
+  const [one] = pieces;
+  if (pieces.length === 1) return one;
+  const arrays = Object.keys(one.arrays).map((name) => {
+    const all = pieces.map((piece) => piece.arrays[name]);
+    const numbers = all.flatMap(({ values }) => [...values]);
+    const values = all[0].values instanceof Uint32Array ? new Uint32Array(numbers) : new Float32Array(numbers);
+    return [name, { shape: [all.reduce((n, { shape }) => n + shape[0], 0), ...all[0].shape.slice(1)], values }];
+  });
+  const ms = pieces.reduce((sum, { info }) => sum + (info.ms ?? 0), 0) || undefined;
+  const texts = Object.assign({}, ...pieces.map(({ info }) => info.pieces));
+  return { ...one, info: { ...one.info, ms, pieces: texts }, arrays: Object.fromEntries(arrays) };
 }
 
 /** Sizes of prompt tokens are unknown: special ones have a name but add no text. */
