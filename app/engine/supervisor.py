@@ -133,37 +133,39 @@ class SupervisedEngine(EngineClient):
             self._early.begin(self._log_level)
         ready = self._fetch is None or self._run_fetch(self._fetch)
         while not self._closing.is_set():
-            self._switch_to_next()
+            ready = self._switch_to_next() or ready
             if not (ready and self._run_once()):
                 self._wake.wait()
             ready = True
         if self._early is not None:
             self._early.close()
 
-    def _switch_to_next(self) -> None:
-        """Switch to the next model, if there is one."""
+    def _switch_to_next(self) -> bool:
+        """Switch to the next model; return whether there is one."""
         self._wake.clear()
-        served, self._next_model = self._next_model, None
+        with self._switch_lock:
+            served, self._next_model = self._next_model, None
         if served is not None:
             self._load, self.tokenizer, self.path = served.load, served.tokenizer, served.path
             self._note = served.note
             self._could_load = False
             self._backoff.reset()
+        return served is not None
 
     def _run_fetch(self, fetch: Fetch) -> bool:
         def tell(transfer: Transfer) -> None:
-            self._set_state(Status("loading", str(transfer), transfer.share))
+            self._publish(Status("loading", str(transfer), transfer.share))
 
         try:
             fetch(tell, self._closing.is_set)
         except Cancelled:
             return False
         except EngineError as error:
-            self._set_state(Status("failed", str(error)))
+            self._publish(Status("failed", str(error)))
             return False
         except Exception as error:
             log.exception("the model could not be fetched")
-            self._set_state(Status("failed", f"{type(error).__name__}: {error}"))
+            self._publish(Status("failed", f"{type(error).__name__}: {error}"))
             return False
         return True
 
@@ -195,7 +197,7 @@ class SupervisedEngine(EngineClient):
         return False
 
     def _publish(self, status: Status, hello: Hello | None = None) -> None:
-        """Set the state, unless another model is to be loaded: its loading began with `switch`."""
+        """Set the state, unless another model is to be loaded, for which `switch` has set it."""
         with self._switch_lock:
             if self._next_model is None:
                 self._set_state(status, hello)

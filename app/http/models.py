@@ -14,8 +14,8 @@ POST   /api/models/embedding   `{"name": …}`: begin to load an embedding model
                      can run; 503 without an engine.
 GET    /api/models/search?q=…   Names of models on the hub that match and may run here: `{"names":
                      […]}`. 503 if the hub cannot be reached, 429 while too many others search.
-DELETE /api/models   Cancel the change. 202. While the engine is loading, it ends that and loads
-                     again what it had before.
+DELETE /api/models   Cancel the change. 202. An engine that is loading ends that, and loads the
+                     previous model again.
 
 Guarded like every route, see `app.http.security`. The body must be application/json, which a form
 on another site cannot send.

@@ -145,16 +145,16 @@ def find_model(
     except (HubError, ModelError, DeviceError) as error:
         if settings.model is not None:
             raise type(error)(f"{name}: {error}") from None
-        return bundled_instead(str(error), check_fit)
+        return bundled_instead(str(error), DEFAULT, check_fit)
 
 
 def bundled_instead(
-    why: str, check_fit: CheckFit = lambda name, path: dtype_of_files(path)
+    why: str, wanted: str, check_fit: CheckFit = lambda name, path: dtype_of_files(path)
 ) -> Model:
-    """Return the bundled model with a note that says why it is not the default one."""
+    """Return the bundled model with a note that says why it is not the one that was wanted."""
     note = (
-        f"{DEFAULT} is not loaded: {why}. {tale.NAME}, the bundled model, runs instead; to get "
-        f"{DEFAULT}, choose it on the page under Models, or start again"
+        f"{wanted} is not loaded: {why}. {tale.NAME}, the bundled model, runs instead; to get "
+        f"{wanted}, choose it on the page under “Change the model…”, or start again"
     )
     return replace(_find_local_model(tale.NAME, check_fit), note=note)
 

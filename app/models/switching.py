@@ -133,7 +133,7 @@ class ModelSwitcher:
         self._draft = draft
         self._encoders = Encoders() if encoders is None else encoders
         self._make_load = make_load
-        self._previous = served  # the latest that was ready
+        self._latest = self._previous = served  # switched to last, and the latest that was ready
         self._loras = {} if loras is None else loras
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
@@ -182,6 +182,8 @@ class ModelSwitcher:
             self._cancel_load()
 
     def _on_state(self, status: Status, hello: Hello | None) -> None:
+        if status.state == "ready":
+            self._previous = self._latest
         is_settled = status.state in ("ready", "failed") or status.retry_seconds is not None
         if is_settled and (settle := self._take_settle()):
             settle(status)
@@ -325,7 +327,7 @@ class ModelSwitcher:
 
     def cancel(self) -> None:
         """Cancel the change. Files whose download is complete stay in the cache; an engine that is
-        loading loads what it had before."""
+        loading loads the previous model again."""
         self._cancelled.set()
         self._cancel_load()
 
@@ -373,7 +375,7 @@ class ModelSwitcher:
             return stopped() or self._cancelled.is_set()
 
         def bundled() -> ServedModel:
-            return self._served(settings, bundled_instead("its loading was cancelled"))
+            return self._served(settings, bundled_instead("its loading was cancelled", name))
 
         try:
             model = find_model(
@@ -386,7 +388,7 @@ class ModelSwitcher:
         except Cancelled:
             if stopped():
                 raise
-            model = bundled_instead("its download was cancelled")
+            model = bundled_instead("its download was cancelled", name)
         except EngineError as error:
             self._change = ModelChange(name, "failed", str(error))
             raise
@@ -410,15 +412,15 @@ class ModelSwitcher:
         """Have the engine load `served`, and what `before` returns if that is cancelled."""
 
         def settle(status: Status | None) -> None:
+            note = ""
             if status is None:
-                back = before()
+                back = self._latest = before()
                 self._engine.switch(back)
                 _close_tokenizer(served.tokenizer)
-                return self._end_change(name, None, back.note)
-            if status.state == "ready":
-                self._previous = served
-            return self._end_change(name, status)
+                note = back.note
+            self._end_change(name, status, note)
 
+        self._latest = served
         self._engine.switch(served)
         self._await_load(name, settle)
 

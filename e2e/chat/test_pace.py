@@ -177,7 +177,7 @@ def test_a_branch_is_written_at_the_pace(page: Page, play: Callable[..., Playgro
 
 def test_a_branch_of_a_paused_text_is_paused(page: Page, play: Callable[..., Playground]) -> None:
     here = play(delay=0.02)
-    here.set(max_tokens=40)
+    here.set(max_tokens=200)
     here.ask()
     here.wait_tokens(6)
     page.get_by_role("button", name="Pause", exact=True).click()
@@ -188,7 +188,7 @@ def test_a_branch_of_a_paused_text_is_paused(page: Page, play: Callable[..., Pla
     expect(here.stats).to_contain_text("Paused before token 6")
     page.get_by_role("button", name="Go on").click()
     here.wait_done()
-    expect(here.tokens).to_have_count(5 + 40)
+    expect(here.tokens).to_have_count(5 + 200)
 
 
 def test_a_text_that_was_paused_too_long_says_so_and_goes_on(

@@ -325,7 +325,6 @@ def test_nothing_moves_while_text_streams_beside_an_instrument(
     play.ask()
     play.look.show(name)  # it may be busy all the time, with token after token
     expect(page.locator(f".instrument.{name}")).to_be_visible()
-    page.wait_for_load_state("networkidle")  # what some ask the server first has its place
     play.wait_tokens(5)
     page.evaluate("() => { window.shifts.length = 0 }")
     play.wait_tokens(150)

@@ -18,8 +18,8 @@ from gpu.webgpu.plan import Recorder
 LANE_BLOCKS = {"q8": 2, "q4": 1}
 """Blocks of an invocation of shaders/packing: those whose scales share a word."""
 WORKGROUP = 64
-CHUNK_WEIGHTS = 1 << 20
-"""Most weights that are packed at a time: 4 MiB of float32."""
+CHUNK_WEIGHTS = 1 << 19
+"""Most weights that are packed at a time: 2 MiB of float32."""
 CHUNK_WORDS = CHUNK_WEIGHTS // BLOCK * row_words("q8", BLOCK)
 """Words of such a chunk whose rows are as short as they can be."""
 

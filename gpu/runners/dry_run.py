@@ -44,6 +44,8 @@ GREATEST = {"q8": 127 * 65504.0, "q4": 65504.0}
 class _Reader(WeightLoader):
     """Weight loader that checks numbers instead of packing them."""
 
+    packs_on_device = False
+
     def pack(
         self, dtype: str, rows: npt.NDArray[Any], name: str, out: npt.NDArray[np.uint32]
     ) -> None:

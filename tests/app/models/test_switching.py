@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import threading
@@ -332,6 +333,37 @@ def test_a_model_with_which_the_engine_keeps_stopping_can_be_changed_for_another
     assert newest(site)["message"] == "the engine kept stopping with it, as the server's log says"
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
     until(lambda: newest(site)["state"] == "done")
+    assert site.engine.require_ready().model.n_layers == 3
+
+
+def _stop_twice(stops: Path, progress: Any) -> Any:
+    """End the engine's process the first two times that it loads. `stops`: file with a byte for
+    each."""
+    with stops.open("ab") as file:
+        file.write(b".")
+    return _stop(progress) if stops.stat().st_size <= 2 else loader(n_layers=3)(progress)
+
+
+def test_a_model_that_comes_up_after_its_change_failed_is_the_previous_one(
+    start_site: StartSite, offered: FakeHub, tmp_path: Path
+) -> None:
+    loads = {
+        NAME: functools.partial(_stop_twice, tmp_path / "stops"),
+        tale.NAME: loader(loads_after=tmp_path / "never"),
+    }
+    site = start_site(
+        process=True,
+        switch=lambda settings, model: loads[settings.model],
+        restart_policy=RestartPolicy(at_once=1, first=1),
+    )
+    client = client_of(site)
+    assert client.post("/api/models", json={"name": NAME}).status_code == 202
+    until(lambda: newest(site)["state"] == "failed")
+    until(lambda: site.engine.hello)
+    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
+    until(lambda: newest(site)["message"].startswith("reading weights"))
+    assert client.delete("/api/models").status_code == 202
+    until(lambda: site.engine.hello)
     assert site.engine.require_ready().model.n_layers == 3
 
 

@@ -214,7 +214,7 @@ def test_without_it_the_bundled_model_runs_and_says_why(
     found = find_model(Settings())
     assert (found.name, found.path) == (tale.NAME, tale.model_dir())
     assert found.note.startswith(f"{DEFAULT} is not loaded: the package index that pip uses has no")
-    assert "choose it on the page under Models" in found.note
+    assert "choose it on the page under “Change the model…”" in found.note
     with pytest.raises(HubError, match=rf"^{DEFAULT}: the package index"):
         find_model(Settings(model=DEFAULT))
 

@@ -78,6 +78,7 @@ export const loss = {
       if (!isSameText(before, reading)) hovered = chosen = null;
       setText(problem, "");
     } catch (error) {
+      if (now.signal.aborted) return "";
       const { code, message } = /** @type {Problem} */ (error);
       isStopped = error instanceof Stopped;
       drawProgress();

@@ -142,6 +142,8 @@ async function ask(key, ids, { hello, spans, onProgress, isWanted }) {
   const total = ids.length - 1;
   const top = Math.min(TOP, hello.model.vocab_size);
   current = key;
+  const read = cache.get(key);
+  if (read) return read;
   /** @type {FrameAnswer[]} */
   const pieces = [];
   for (let first = 0; first < total; first += PIECE) {
@@ -159,14 +161,8 @@ async function ask(key, ids, { hello, spans, onProgress, isWanted }) {
     const question = { kind: "losses", ids: ids.slice(0, n), first, top, ...spans(n) };
     pieces.push(cache.set(part, await askLatest("loss", question)));
   }
-  const last = pieces[pieces.length - 1];
-  const whole = wholes.get(last) ?? join(pieces);
-  wholes.set(last, whole);
-  return whole;
+  return cache.set(key, join(pieces));
 }
-
-/** The answer of all pieces, by the last one. @type {WeakMap<FrameAnswer, FrameAnswer>} */
-const wholes = new WeakMap();
 
 /** @param {FrameAnswer[]} pieces @returns {FrameAnswer} */
 function join(pieces) {

@@ -115,8 +115,11 @@ function shownFrom({ answer }) {
 async function toggle() {
   if (!now) return;
   const shown = now;
+  if (shown.running) {
+    shown.running.abort();
+    return changed("look");
+  }
   leaving.abort();
-  if (shown.running) return changed("look");
   leaving = shown.running = new AbortController();
   const { signal } = leaving;
   problem = "";

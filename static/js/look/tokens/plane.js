@@ -8,6 +8,8 @@ const MARGIN = 20;
 /** Height of the caption below. */
 const BOTTOM = 24;
 const RADIUS = 4;
+/** Most characters of a label. */
+const MAX_LABEL = 200;
 const LINE_HEIGHT = 14;
 const MAX_STEPS = 2000;
 /** Change of a direction between two steps at which it is found. */
@@ -120,9 +122,12 @@ export function drawPlane(canvas, texts, { points, shares }) {
  * @param {number} width
  */
 function fitting(context, text, width) {
-  let shown = text;
-  for (let n = text.length - 1; n > 0 && labelWidth(context, shown) > width; n -= 1)
-    shown = `${text.slice(0, n)}…`;
+  const letters = [...text.slice(0, MAX_LABEL)];
+  let shown = text.length > MAX_LABEL ? `${letters.join("")}…` : text;
+  while (letters.length > 1 && labelWidth(context, shown) > width) {
+    letters.pop();
+    shown = `${letters.join("")}…`;
+  }
   return shown;
 }
 
