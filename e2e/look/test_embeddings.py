@@ -55,7 +55,7 @@ def test_without_an_embedding_model_the_loaded_one_is_shown(page: Page, bundled:
     expect_those_of(np.array(vectors, np.float64), cosines, places)
     expect(look.source).to_contain_text("the mean of its last hidden states")
     expect(look.panel.get_by_role("radio", name="Embedding model")).to_be_hidden()
-    expect(look.panel.get_by_text("load an embedding model under")).to_be_visible()
+    expect(look.panel.get_by_text("load an embedding model, or start the server")).to_be_visible()
     look.panel.get_by_label("Texts, one on each line").fill("")
     expect(look.panel.get_by_text("Write a text to see how close")).to_be_visible()
 
