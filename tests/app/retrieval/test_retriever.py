@@ -321,7 +321,7 @@ def strangers(**settings: Any) -> Settings:
     [
         ({"settings": strangers()}, "this server keeps documents only if its page"),
         ({"settings": Settings(port=0, retrieval="off")}, "this server keeps no documents"),
-        ({"embedding": None, "encoder_texts": None}, "there is no embedding model; load one"),
+        ({"embedding": None, "encoder_texts": None}, "there is no embedding model; to load one"),
         ({"settings": Settings(port=0, upstream="http://a.lan")}, "runs on another machine"),
     ],
 )
