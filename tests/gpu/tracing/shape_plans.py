@@ -156,6 +156,8 @@ class _Zeros(RandomCheckpoint):
 
 
 class _UnpackedWeights(WeightLoader):
+    packs_on_device = False
+
     def pack(
         self, dtype: str, rows: npt.NDArray[np.float32], name: str, out: npt.NDArray[np.uint32]
     ) -> None: ...
