@@ -1,4 +1,5 @@
-"""Fixtures of the tests of models: a package index on this machine."""
+"""Fixtures of the tests of models: a package index on this machine, and a server whose model can be
+changed."""
 
 from __future__ import annotations
 
@@ -10,6 +11,10 @@ import pytest
 from app import tale
 from app.models import wheels
 from app.models.known import DEFAULT, WHEELS, WheelModel
+from tests.app.conftest import Site, StartSite
+from tests.app.fake_engine import loader
+from tests.app.models.changes import NAME
+from tests.app.models.fake_hub import FakeHub, Repo
 from tests.app.models.fake_index import FILE, FakeIndex, write_wheel
 from tests.gpu.gguf import gguf_models
 
@@ -38,3 +43,20 @@ def index(
     monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
     yield found
     found.close()
+
+
+@pytest.fixture
+def offered(hub: FakeHub) -> FakeHub:
+    """Fake hub that has the bundled model under the name of the first recommended one."""
+    hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
+    return hub
+
+
+@pytest.fixture
+def site(start_site: StartSite, offered: FakeHub) -> Site:
+    """Server with an engine of 8 layers in a process; a change loads one of 3 layers."""
+    return start_site(
+        process=True,
+        delay=0.03,
+        switch=lambda settings, model: loader(delay=0.01, n_layers=3),
+    )

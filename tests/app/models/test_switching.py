@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import json
-import os
 import threading
-import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -14,13 +11,10 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flask.testing import FlaskClient
 from safetensors.numpy import load, save
 
 from app import tale
 from app.config import Settings
-from app.engine.backoff import RestartPolicy
-from app.engine.supervisor import SupervisedEngine
 from app.engine_client import LocalEngine, ServedModel, UnavailableError
 from app.http.models import MAX_SEARCHES
 from app.models.find_model import Model, find_model
@@ -29,52 +23,15 @@ from app.models.known import DEFAULT, known_models
 from app.models.switching import ModelSwitcher
 from app.prompt import limited_tokenizer
 from app.prompt.limited_tokenizer import LimitedTokenizer
-from app.protocol.messages import Hello, Status
 from gpu import MODEL_TYPES, InvalidRequest
 from tests.app.conftest import Site, StartSite
-from tests.app.engine.processes import kill, wait_for
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.models.changes import NAME, client_of, newest, until
 from tests.app.models.fake_hub import FakeHub, Repo
 from tests.app.page import PATIENCE_S
 from tests.app.prompt.hostile_tokenizers import grows
 from tests.gpu.gguf import gguf_models
-
-NAME = next(model.name for model in known_models() if model.source == "hub")
-
-
-@pytest.fixture
-def offered(hub: FakeHub) -> FakeHub:
-    """Fake hub that has the bundled model under the name of the first recommended one."""
-    hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
-    return hub
-
-
-@pytest.fixture
-def site(start_site: StartSite, offered: FakeHub) -> Site:
-    """Server with an engine of 8 layers in a process; a change loads one of 3 layers."""
-    return start_site(
-        process=True,
-        delay=0.03,
-        switch=lambda settings, model: loader(delay=0.01, n_layers=3),
-    )
-
-
-def client_of(site: Site) -> FlaskClient:
-    return site.app.test_client()
-
-
-def newest(site: Site) -> dict[str, Any]:
-    found = client_of(site).get("/api/models").json
-    assert found is not None
-    return dict(found["change"] or {})
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)
 
 
 def test_the_models_on_offer_are_listed(site: Site, hub: FakeHub) -> None:
@@ -297,156 +254,6 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
     assert client.delete("/api/models").status_code == 202
     until(lambda: newest(site)["state"] == "cancelled")
     assert served_on(site)
-
-
-def test_a_failed_engine_can_be_changed_for_another(
-    start_site: StartSite, offered: FakeHub
-) -> None:
-    site = start_site(
-        process=True,
-        fail="model.safetensors: cut off",
-        wait=False,
-        switch=lambda settings, model: loader(delay=0, n_layers=3),
-    )
-    until(lambda: site.engine.status.state == "failed")
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: site.engine.hello is not None)
-    assert site.engine.require_ready().model.n_layers == 3
-
-
-def _stop(progress: Any) -> Any:
-    """End the engine's process while it loads."""
-    os._exit(7)
-
-
-def test_a_model_with_which_the_engine_keeps_stopping_can_be_changed_for_another(
-    start_site: StartSite, offered: FakeHub
-) -> None:
-    loads = {NAME: _stop, tale.NAME: loader(delay=0, n_layers=3)}
-    site = start_site(
-        process=True,
-        switch=lambda settings, model: loads[settings.model],
-        restart_policy=RestartPolicy(at_once=1, first=60),
-    )
-    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "failed")
-    assert newest(site)["message"] == "the engine kept stopping with it, as the server's log says"
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
-    assert site.engine.require_ready().model.n_layers == 3
-
-
-def _stop_twice(stops: Path, progress: Any) -> Any:
-    """End the engine's process the first two times that it loads. `stops`: file with a byte for
-    each."""
-    with stops.open("ab") as file:
-        file.write(b".")
-    return _stop(progress) if stops.stat().st_size <= 2 else loader(n_layers=3)(progress)
-
-
-def test_a_model_that_comes_up_after_its_change_failed_is_the_previous_one(
-    start_site: StartSite, offered: FakeHub, tmp_path: Path
-) -> None:
-    loads = {
-        NAME: functools.partial(_stop_twice, tmp_path / "stops"),
-        tale.NAME: loader(loads_after=tmp_path / "never"),
-    }
-    site = start_site(
-        process=True,
-        switch=lambda settings, model: loads[settings.model],
-        restart_policy=RestartPolicy(at_once=1, first=1),
-    )
-    client = client_of(site)
-    assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "failed")
-    until(lambda: site.engine.hello)
-    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["message"].startswith("reading weights"))
-    assert client.delete("/api/models").status_code == 202
-    until(lambda: site.engine.hello)
-    assert site.engine.require_ready().model.n_layers == 3
-
-
-def test_a_change_is_over_once_the_model_was_ready(site: Site) -> None:
-    """What happens to its engine later is no part of it."""
-    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    wait_for(site.engine, "loading")
-    assert isinstance(site.engine, SupervisedEngine)
-    kill(site.engine)
-    wait_for(site.engine, "restarting")
-    assert newest(site)["state"] == "done"
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
-
-
-def test_nothing_is_changed_while_a_model_is_loading(
-    start_site: StartSite, offered: FakeHub
-) -> None:
-    site = start_site(process=True, switch=lambda settings, model: loader(load_seconds=1.0))
-    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "loading")
-    response = client_of(site).post("/api/models", json={"name": tale.NAME})
-    assert response.status_code == 400
-    assert f"is already changing to {NAME} (loading)".encode() in response.data
-    until(lambda: newest(site)["state"] == "done")
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
-
-
-def test_a_model_that_is_loading_can_be_cancelled(
-    start_site: StartSite, offered: FakeHub, tmp_path: Path
-) -> None:
-    loads = {
-        NAME: loader(loads_after=tmp_path / "never", n_layers=3),
-        tale.NAME: loader(delay=0, n_layers=4),
-    }
-    site = start_site(process=True, switch=lambda settings, model: loads[settings.model])
-    client, page = client_of(site), site.page()
-    for _ in range(2):  # what was cancelled is not what a later one goes back to
-        before = site.engine.tokenizer
-        assert client.post("/api/models", json={"name": NAME}).status_code == 202
-        until(lambda: newest(site)["message"].startswith("reading weights"))
-        tokenizer = site.engine.tokenizer
-        assert client.delete("/api/models").status_code == 202
-        change = newest(site)
-        assert (change["name"], change["state"]) == (NAME, "cancelled")
-        assert change["message"] == "the previous model is loaded again"
-        assert page.until("hello")["model"]["n_layers"] == 8
-        assert site.engine.tokenizer is before
-        assert isinstance(tokenizer, LimitedTokenizer)
-        assert tokenizer._pool._idle == [], "the process of its tokenizer is ended"
-    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
-    assert client.delete("/api/models").status_code == 202
-    assert newest(site)["state"] == "done", "there was nothing to cancel"
-    assert site.engine.require_ready().model.n_layers == 4
-    assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "loading")
-    assert client.delete("/api/models").status_code == 202
-    assert page.until("hello")["model"]["n_layers"] == 4
-
-
-def test_a_cancel_just_before_or_after_a_load_is_obeyed_or_comes_too_late(
-    site: Site, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    client, switch = client_of(site), site.engine.switch
-
-    def cancel(status: Status, hello: Hello | None) -> None:
-        if hello is not None and hello.model.n_layers == 3:
-            client.delete("/api/models")
-
-    def cancel_and_switch(served: ServedModel) -> None:
-        monkeypatch.setattr(site.engine, "switch", switch)
-        client.delete("/api/models")
-        switch(served)
-
-    unlisten = site.engine.listen(cancel)
-    assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
-    assert site.engine.require_ready().model.n_layers == 3
-    unlisten()
-    monkeypatch.setattr(site.engine, "switch", cancel_and_switch)
-    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "cancelled")
-    until(lambda: site.engine.status.state == "ready")
 
 
 def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:
