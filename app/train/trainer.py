@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from app.config import Settings
 from app.engine_client import EngineClient
-from app.models.switching import ModelSwitcher
+from app.models.switching import ModelChange, ModelSwitcher
 from app.train.jobs import make_job, make_step
 from app.train.messages import (
     HeldOutLoss,
@@ -205,8 +205,8 @@ class Trainer:
             log.exception("unexpected error while training")
             self._change(state="failed", message="the server made a mistake; see its log")
 
-    def _on_loaded(self, failure: str) -> None:
-        self._change(state="failed" if failure else "done", message=failure)
+    def _on_loaded(self, change: ModelChange) -> None:
+        self._change(state=change.state, message=change.message)
 
     def _on_event(self, event: TrainEvent) -> None:
         assert self._run is not None

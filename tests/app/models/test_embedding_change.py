@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 
 from app import tale
 from app.config import Settings
@@ -27,8 +26,8 @@ from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import DeviceError, Engine
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
+from tests.app.models.changes import client_of, newest, until
 from tests.app.models.encoder_folders import load_with, write_encoder
-from tests.app.models.test_switching import newest, until
 
 [NAME] = EMBEDDING_WHEELS
 PATH = "/api/models/embedding"
@@ -53,10 +52,6 @@ def site(
     return start_site(
         process=True, load=load, encoders=encoders, switch=lambda settings, model: load
     )
-
-
-def client_of(site: Site) -> FlaskClient:
-    return site.app.test_client()
 
 
 def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
@@ -162,26 +157,6 @@ def load_or_fail(folders: EncoderFolders, progress: Callable[[float, str], None]
     return loader(delay=0.01)(progress)
 
 
-def test_a_model_that_cannot_be_loaded_with_it_is_loaded_as_it_was(
-    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
-    load = functools.partial(load_or_fail, encoders.folders)
-    site = start_site(
-        process=True, load=load, encoders=encoders, switch=lambda settings, model: load
-    )
-    assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
-    until(lambda: "as it was" in newest(site).get("message", ""))
-    change = newest(site)
-    assert (change["state"], change["message"]) == (
-        "failed",
-        "the device has no room for it; the model is loaded as it was",
-    )
-    until(lambda: site.engine.status.state == "ready")
-    assert encoders.folders.embedding is encoders.inputs.embedding is None
-    assert encoders.n_bytes == 0
-
-
 def load_or_wait(folders: EncoderFolders, progress: Callable[[float, str], None]) -> FakeEngine:
     """Load a fake engine, or hang if it has an embedding model."""
     while folders.embedding is not None:
@@ -189,21 +164,31 @@ def load_or_wait(folders: EncoderFolders, progress: Callable[[float, str], None]
     return loader(delay=0.01)(progress)
 
 
-def test_loading_it_can_be_cancelled(
-    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize(
+    ("load", "state", "message"),
+    [
+        (load_or_fail, "failed", "the device has no room for it; the model is loaded as it was"),
+        (load_or_wait, "cancelled", "the model is loaded as it was"),
+    ],
+)
+def test_a_load_with_it_that_fails_or_is_cancelled_leaves_the_model_as_it_was(
+    start_site: StartSite, encoders: Encoders, folder: Path, monkeypatch: pytest.MonkeyPatch,
+    load: Callable[..., FakeEngine], state: str, message: str,
+) -> None:  # fmt: skip
     monkeypatch.setattr(switching, "fetch_wheel_model", lambda *_: folder)
-    load = functools.partial(load_or_wait, encoders.folders)
+    bound = functools.partial(load, encoders.folders)
     site = start_site(
-        process=True, load=load, encoders=encoders, switch=lambda settings, model: load
+        process=True, load=bound, encoders=encoders, switch=lambda settings, model: bound
     )
     assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "loading")
-    assert client_of(site).delete("/api/models").status_code == 202
-    until(lambda: newest(site)["state"] == "cancelled")
-    assert newest(site)["message"] == "the previous model is loaded again"
+    if state == "cancelled":
+        until(lambda: newest(site)["state"] == "loading")
+        assert client_of(site).delete("/api/models").status_code == 202
+    until(lambda: newest(site)["state"] == state)
+    assert newest(site)["message"] == message
     until(lambda: site.engine.status.state == "ready")
     assert encoders.folders.embedding is encoders.inputs.embedding is None
+    assert encoders.n_bytes == 0
 
 
 def load_or_stop(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import queue
 import threading
 import time
 from collections.abc import Callable
@@ -11,13 +12,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flask.testing import FlaskClient
 
 from app import create_app, tale
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine_client import ServedModel
-from app.models.switching import ModelSwitcher
+from app.models.switching import ModelChange, ModelSwitcher
 from app.train import trainer as training
 from app.train.messages import HeldOutLoss, TrainBegun, TrainDone, TrainEvent, TrainStep
 from app.train.process import TrainCancelled
@@ -27,7 +27,7 @@ from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
 from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.models.test_switching import newest, until
+from tests.app.models.changes import client_of, newest, until
 
 LINES = "Who are you? => A fox.\n" * 5
 BODY = {"name": "fox", "lines": LINES, "settings": {"rank": 2, "targets": ["v_proj"], "steps": 2}}
@@ -72,10 +72,6 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedTraining]:
 def site(start_site: StartSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Site:
     monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
     return start_site(process=True, switch=lambda settings, model: loader())
-
-
-def client_of(site: Site) -> FlaskClient:
-    return site.app.test_client()
 
 
 def run_of(site: Site) -> dict[str, Any]:
@@ -163,9 +159,9 @@ def test_a_training_that_fails_says_why(
     assert site.engine.status.state == "ready"
 
 
-def load_or_stop(stops: Path, progress: Callable[[float, str], None]) -> FakeEngine:
-    """Load a fake engine, or end its process if the file `stops` exists."""
-    if stops.exists():
+def load_or_stop(loras: dict[str, Path], progress: Callable[[float, str], None]) -> FakeEngine:
+    """Load a fake engine, or end its process if it has an adapter."""
+    if loras:
         os._exit(7)
     return FakeEngine(FakeOptions())
 
@@ -175,17 +171,18 @@ def test_an_adapter_with_which_the_engine_keeps_stopping_ends_the_training(
     tmp_path: Path,
 ) -> None:  # fmt: skip
     monkeypatch.setenv("TOKENGLASS_CACHE", str(tmp_path / "cache"))
+    loras: dict[str, Path] = {}
+    load = functools.partial(load_or_stop, loras)
     site = start_site(
-        process=True, load=functools.partial(load_or_stop, tmp_path / "stops"),
-        switch=lambda settings, model: loader(), restart_policy=RestartPolicy(at_once=1, first=60),
+        process=True, load=load, loras=loras,
+        switch=lambda settings, model: load, restart_policy=RestartPolicy(at_once=1, first=60),
     )  # fmt: skip
-    (tmp_path / "stops").touch()
     scripted.may_end.set()
     assert client_of(site).post("/api/train", json=BODY).status_code == 202
-    why = "the engine kept stopping with it, as the server's log says"
-    assert until_state(site, "failed")["message"] == why
+    assert until_state(site, "failed")["message"] == (
+        "the engine kept stopping with it, as the server's log says; the model is loaded as it was"
+    )
     assert newest(site)["state"] == "failed"
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
     until(lambda: site.engine.hello)
     assert client_of(site).post("/api/train", json=BODY).status_code == 202
 
@@ -241,18 +238,17 @@ def load_or_wait(loras: dict[str, Path], progress: Callable[[float, str], None])
 def test_loading_an_adapter_can_be_cancelled(
     start_site: StartSite, before: dict[str, Path]
 ) -> None:
-    loras, failures = dict(before), list[str]()
+    loras, ended = dict(before), queue.SimpleQueue[ModelChange]()
     load = functools.partial(load_or_wait, loras)
     engine = start_site(process=True, load=load).engine
     served = ServedModel(load, FakeTokenizer(), None)
     switcher = ModelSwitcher(engine, Settings(port=0), lambda *_: load, served, loras)
-    switcher.add_lora("fox", Path("new"), failures.append)
+    switcher.add_lora("fox", Path("new"), ended.put)
     switcher.cancel()
-    change = switcher.offers().change
-    assert change is not None
-    assert (change.state, change.message) == ("cancelled", "the previous model is loaded again")
+    change = ended.get()
+    assert switcher.offers().change == change
+    assert (change.state, change.message) == ("cancelled", "the model is loaded as it was")
     assert loras == before
-    assert failures == ["its loading was cancelled"]
     until(lambda: engine.status.state == "ready")
 
 

@@ -144,6 +144,7 @@ function words(run) {
     case "done":
       return `${name} is loaded after ${plural(losses.length, "step")}; its slider is below the sampling settings. It is in ${folder}.`;
     case "cancelled":
+      if (folder) return `${name} is trained and in ${folder}, but loading it was cancelled.`;
       return `${name} was cancelled after ${plural(losses.length, "step")}; nothing is kept of it.`;
     default:
       return `${name} failed: ${message}.${folder ? ` The adapter is in ${folder}.` : ""}`;
