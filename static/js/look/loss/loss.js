@@ -9,7 +9,7 @@ import { indexAt } from "../shared/context.js";
 import { addRow, newTable, numeric } from "../shared/table.js";
 import { drawHistogram } from "./chart.js";
 import { figuresOf, hardest } from "./reading.js";
-import { continueReading, readAnswer, readText, Stopped, stopReading, Unreadable } from "./source.js";
+import { continueReading, readAnswer, readText, Stopped, stopReading, Unreadable, Unwanted } from "./source.js";
 import { LossText } from "./text.js";
 import { LossToken } from "./token.js";
 
@@ -78,7 +78,7 @@ export const loss = {
       if (!isSameText(before, reading)) hovered = chosen = null;
       setText(problem, "");
     } catch (error) {
-      if (now.signal.aborted) return "";
+      if (now.signal.aborted || error instanceof Unwanted) return "";
       const { code, message } = /** @type {Problem} */ (error);
       isStopped = error instanceof Stopped;
       drawProgress();

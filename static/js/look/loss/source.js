@@ -25,6 +25,9 @@ const readings = new WeakMap();
 /** Why a text cannot be read; shown beside the text field. */
 export class Unreadable extends Error {}
 
+/** The reading is no longer waited for; another one follows. */
+export class Unwanted extends Error {}
+
 /** The reading of this text was stopped. */
 export class Stopped extends Unreadable {}
 
@@ -154,7 +157,7 @@ async function ask(key, ids, { hello, spans, onProgress, isWanted }) {
       continue;
     }
     if (stopped === key) throw new Stopped(`Stopped after ${count(first)} of ${count(total)} tokens.`);
-    if (!isWanted()) throw new Unreadable("");
+    if (!isWanted()) throw new Unwanted();
     if (total > PIECE) onProgress(first, total);
     const n = Math.min(first + PIECE, total) + 1;
     /** @type {FromPage.Losses} */
