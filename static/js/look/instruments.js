@@ -104,14 +104,14 @@ export const INSTRUMENTS = [
   {
     name: "retrieval",
     tab: "RAG",
-    title: "Retrieval",
+    title: "Retrieval (RAG)",
     what: "Your documents in chunks, the chunks nearest to a question, and which of them the answer used.",
     fetch: async () => (await import("./retrieval/retrieval.js")).retrieval,
   },
   {
     name: "schedule",
     tab: "Steps",
-    title: "Scheduler",
+    title: "Steps",
     what: "Every step of the engine: which runs had rows in it, what was drafted, and which runs waited.",
     fetch: async () => (await import("./schedule/schedule.js")).schedule,
   },
@@ -132,14 +132,14 @@ export const INSTRUMENTS = [
   {
     name: "lab",
     tab: "Lab",
-    title: "Prefill and decode",
+    title: "Lab",
     what: "Experiments: first token, KV cache, phases, streams, batching, bits of keys and values, window, lost in the middle.",
     fetch: async () => (await import("./lab/lab.js")).lab,
   },
   {
     name: "needs",
     tab: "Needs",
-    title: "What would it take",
+    title: "Hardware needs",
     what: "The memory that a model takes, and the speed that a device allows, for any number of users.",
     fetch: async () => (await import("./needs/needs.js")).needs,
   },

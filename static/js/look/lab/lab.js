@@ -1,4 +1,4 @@
-// Prefill and decode: measured experiments, each run by a click on the engine, along with whatever else it
+// Lab: measured experiments, each run by a click on the engine, along with whatever else it
 // does, and drawn as it fills.
 
 import { changed, on, ready, state } from "../../state.js";

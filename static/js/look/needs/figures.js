@@ -1,4 +1,4 @@
-// Figures of "What would it take" in words, and as a table.
+// Hardware needs in words, and as a table.
 
 import { bytes, count, duration, figure, percent } from "../../ui/format.js";
 

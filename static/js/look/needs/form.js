@@ -1,4 +1,4 @@
-// Form of "What would it take": the model, its storage types, the workload and the device.
+// Form of the hardware needs: the model, its storage types, the workload and the device.
 
 import { el, newButton } from "../../ui/dom.js";
 import { ready, state } from "../../state.js";

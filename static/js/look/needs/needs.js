@@ -1,4 +1,4 @@
-// "What would it take": parameters, bytes and bounds of a model on a device, from its config alone, and
+// Hardware needs: parameters, bytes and bounds of a model on a device, from its config alone, and
 // beside the bounds what was measured in the focused run.
 
 import { tokensPerSecond } from "../../chat/status-line.js";

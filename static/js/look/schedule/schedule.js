@@ -1,4 +1,4 @@
-// Scheduler instrument: step by step, whose prefill and decode rows ran, what was drafted and
+// Steps instrument: step by step, whose prefill and decode rows ran, what was drafted and
 // accepted, and which runs waited or were preempted. Of several engines it shows one.
 //
 // The engine records its steps only while this is open.
