@@ -7,7 +7,8 @@ GET    /api/models   `app.models.switching.ModelOffers`: the current model, the 
 POST   /api/models   `{"name": …, "dtype": …}`: check the model and begin to switch. `dtype` is the
                      server's if left out. 202 with the change; 400 if the model cannot be run or
                      is a path that a page may not name; 503 if the hub cannot be reached. The old
-                     model is served until the new one is downloaded and checked.
+                     model is served until the new one is downloaded and checked, and loaded again
+                     if the new one cannot be.
 POST   /api/models/embedding   `{"name": …}`: begin to load an embedding model of the list
                      alongside the model. Once it is downloaded, all runs end and the engine is
                      loaded again. 202 with the change; 400 for another name, or where no encoder

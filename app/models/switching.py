@@ -2,8 +2,8 @@
 
 The new model is checked and downloaded while the old one is served; then the old one is freed and
 the new one loaded. Errors found before that (unknown model, unsupported architecture, too little
-memory, damaged weights) leave the old model running. If the change is cancelled while the new model
-is loading, the old one is loaded again. Apart from the model that the server was started with,
+memory, damaged weights) leave the old model running. If the new model cannot be loaded, or that is
+cancelled, the old one is loaded again. Apart from the model that the server was started with,
 names on the hub and of recommended models are accepted, and absolute paths only where a browser on
 this machine alone can show the page (`Settings.page_may_name_paths`).
 
@@ -45,11 +45,10 @@ from gpu import MAX_LORAS, EngineError, InvalidRequest, ModelError, expect_loada
 log = logging.getLogger(__name__)
 
 ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
-AS_IT_WAS = "the model is loaded as it was"
 
-OnSettled = Callable[[Status | None], object]
-"""Called with the state of an engine that is ready, has failed or keeps stopping: must not block.
-Or with None if its loading was cancelled: then has the engine load what it had before."""
+
+Loaded = queue.SimpleQueue[Status | None]
+"""Gets the state of an engine whose load ended, or None if that was cancelled."""
 
 
 class CachedModel(msgspec.Struct, frozen=True):
@@ -134,12 +133,13 @@ class ModelSwitcher:
         self._encoders = Encoders() if encoders is None else encoders
         self._make_load = make_load
         self._latest = self._previous = served  # switched to last, and the latest that was ready
+        self._was_ready = False
         self._loras = {} if loras is None else loras
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
-        self._settle: OnSettled | None = None  # of the change that waits for the engine
-        self._settle_lock = threading.Lock()
+        self._loaded: Loaded | None = None  # of the change that waits for the engine
+        self._loaded_lock = threading.Lock()
         engine.listen(self._on_state)
 
     def offers(self) -> ModelOffers:
@@ -172,56 +172,50 @@ class ModelSwitcher:
             return change
         return replace_struct(change, message=status.message, progress=status.progress)
 
-    def _await_load(self, name: str, settle: OnSettled) -> None:
-        """Let the change to `name` wait for the engine, which was just told to load, until
-        `settle` ends it. One stop of the engine is no failure."""
+    def _await_load(self, name: str) -> Status | None:
+        """Wait for the engine, which was just told to load something for the change to `name`.
+        Return its state once it is ready, has failed or keeps stopping, None if that was
+        cancelled. One stop is no failure."""
         self._change = ModelChange(name, "loading")
-        self._settle = settle
-        self._on_state(self._engine.status, None)  # it may have been loaded already
+        self._loaded = loaded = Loaded()
+        self._on_state(self._engine.status, None)  # it may be ready already
         if self._cancelled.is_set():  # before there was a load to cancel
-            self._cancel_load()
+            self._end_load(None)
+        return loaded.get()
 
-    def _await_reload(self, name: str, undo: Callable[[], object]) -> None:
-        """Wait until the engine, which was just told to load the model again with something more,
-        has done so. If it cannot, `undo` that, have it load the model as it was, and raise
-        ModelError, or Cancelled if the change was cancelled."""
-        settled: queue.SimpleQueue[Status | None] = queue.SimpleQueue()
-        self._await_load(name, settled.put)
-        status = settled.get()
+    def _expect_loaded(self, name: str, go_back: Callable[[bool], str]) -> None:
+        """Wait as `_await_load` does. If the load failed or was cancelled, `go_back`, and raise
+        ModelError or Cancelled. `go_back` gets whether it was cancelled, has the engine load
+        something else, and returns that in words, "" if there is nothing else."""
+        status = self._await_load(name)
+        if status is None:
+            raise Cancelled(go_back(True))
         if failure := _load_failure(status):
+            raise ModelError("; ".join(filter(None, (failure, go_back(False)))))
+
+    def _expect_reloaded(self, name: str, undo: Callable[[], object]) -> None:
+        """Do this for an engine that loads the model again with something more: `undo` that."""
+
+        def go_back(is_cancelled: bool) -> str:
             undo()
             self._engine.reload()
-            if status is None:
-                raise Cancelled(AS_IT_WAS)
-            raise ModelError(f"{failure}; {AS_IT_WAS}")
+            return "the model is loaded as it was"
+
+        self._expect_loaded(name, go_back)
 
     def _on_state(self, status: Status, hello: Hello | None) -> None:
         if status.state == "ready":
-            self._previous = self._latest
-        is_settled = status.state in ("ready", "failed") or status.retry_seconds is not None
-        if is_settled and (settle := self._take_settle()):
-            settle(status)
+            self._previous, self._was_ready = self._latest, True
+        if status.state in ("ready", "failed") or status.retry_seconds is not None:
+            self._end_load(status)
 
-    def _cancel_load(self) -> None:
-        if settle := self._take_settle():
-            settle(None)
-
-    def _take_settle(self) -> OnSettled | None:
-        """Return what ends the load that a change waits for, to one caller only: its end and its
-        cancellation may come at once."""
-        with self._settle_lock:
-            settle, self._settle = self._settle, None
-        return settle
-
-    def _end_change(self, name: str, status: Status | None, note: str = "") -> None:
-        """End the change as its load ended. `note`: what runs instead if that was cancelled, other
-        than the previous model."""
-        failure = _load_failure(status)
-        if status is None:
-            note = note or "the previous model is loaded again"
-            self._change = ModelChange(name, "cancelled", note)
-        else:
-            self._change = ModelChange(name, "failed" if failure else "done", failure)
+    def _end_load(self, status: Status | None) -> None:
+        """Tell the change that waits for the engine how its load ended, once: its end and its
+        cancellation may come at the same time."""
+        with self._loaded_lock:
+            loaded, self._loaded = self._loaded, None
+        if loaded is not None:
+            loaded.put(status)
 
     def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
         """Check the model `name` and begin to switch to it.
@@ -287,16 +281,17 @@ class ModelSwitcher:
         def work() -> None:
             try:
                 change(on_transfer)
+                end = ModelChange(name, "done")
             except Cancelled as error:
                 message = str(error) or "the previous model is still running"
-                self._change = ModelChange(name, "cancelled", message)
+                end = ModelChange(name, "cancelled", message)
             except EngineError as error:
-                self._change = ModelChange(name, "failed", str(error))
+                end = ModelChange(name, "failed", str(error))
             except Exception:
                 log.exception("unexpected error while changing the model")
-                self._change = ModelChange(name, "failed", "the server made a mistake; see its log")
-            assert self._change is not None
-            on_end(self._change)
+                end = ModelChange(name, "failed", "the server made a mistake; see its log")
+            self._change = end
+            on_end(end)
 
         self._change = begun
         threading.Thread(target=work, name="switch", daemon=True).start()
@@ -330,8 +325,7 @@ class ModelSwitcher:
             self._engine.reload()
 
             def change(on_transfer: OnTransfer) -> None:
-                self._await_reload(current, lambda: self._set_lora(name, before))
-                self._change = ModelChange(current, "done")
+                self._expect_reloaded(current, lambda: self._set_lora(name, before))
 
             self._run(ModelChange(current, "loading"), change, on_end)
 
@@ -354,7 +348,7 @@ class ModelSwitcher:
         """Cancel the change. Files whose download is complete stay in the cache; an engine that is
         loading loads the previous model again."""
         self._cancelled.set()
-        self._cancel_load()
+        self._end_load(None)
 
     def _settings_for(self, name: str, dtype: AutoDtype | None) -> Settings:
         started_with = self._settings.model or DEFAULT
@@ -399,8 +393,16 @@ class ModelSwitcher:
         def cancelled() -> bool:
             return stopped() or self._cancelled.is_set()
 
-        def bundled() -> ServedModel:
-            return self._served(settings, bundled_instead("its loading was cancelled", name))
+        def follow(on_transfer: OnTransfer) -> None:
+            self._expect_loaded(name, go_back)
+
+        def go_back(is_cancelled: bool) -> str:
+            if not is_cancelled:
+                return ""
+            bundled = self._served(settings, bundled_instead("its loading was cancelled", name))
+            self._switch(bundled)
+            _close_tokenizer(served.tokenizer)
+            return bundled.note
 
         try:
             model = find_model(
@@ -421,32 +423,15 @@ class ModelSwitcher:
             check_draft(self._draft, model.path, model.tokenizer)
 
         served = self._served(settings, model)
+        self._switch(served)
         if model.note:
-            self._switch(served)
             self._change = ModelChange(name, "failed", model.note)
         else:
-            self._load_model(name, served, bundled)
+            self._run(ModelChange(name, "loading"), follow)
 
     def _served(self, settings: Settings, model: Model) -> ServedModel:
         load = self._make_load(settings, model)
         return ServedModel(load, model.tokenizer, model.path, model.note)
-
-    def _load_model(
-        self, name: str, served: ServedModel, before: Callable[[], ServedModel]
-    ) -> None:
-        """Have the engine load `served`, and what `before` returns if that is cancelled."""
-
-        def settle(status: Status | None) -> None:
-            note = ""
-            if status is None:
-                back = before()
-                self._switch(back)
-                _close_tokenizer(served.tokenizer)
-                note = back.note
-            self._end_change(name, status, note)
-
-        self._switch(served)
-        self._await_load(name, settle)
 
     def _switch(self, served: ServedModel) -> None:
         self._engine.switch(served)
@@ -471,8 +456,17 @@ class ModelSwitcher:
         with checked_beside([model.path], check):  # before the old one is freed
             expect_loadable(model.path, model.dtype.dtype, check)
         self._expect_wanted()
-        before = self._engine.tokenizer
-        self._load_model(name, self._served(settings, model), lambda: self._previous)
+        served, before = self._served(settings, model), self._engine.tokenizer
+
+        def go_back(is_cancelled: bool) -> str:
+            if not (is_cancelled or self._was_ready):
+                return ""  # the previous one could not be loaded, either
+            self._switch(self._previous)
+            _close_tokenizer(served.tokenizer)
+            return "the previous model is loaded again"
+
+        self._switch(served)
+        self._expect_loaded(name, go_back)
         _close_tokenizer(before)
 
     def _fetch_embedding_model(self, name: str, on_transfer: OnTransfer) -> None:
@@ -485,13 +479,12 @@ class ModelSwitcher:
             self._expect_wanted()
             self._encoders.set_embedding(found)
             self._engine.reload()
-            self._await_reload(name, lambda: self._encoders.set_embedding(before))
+            self._expect_reloaded(name, lambda: self._encoders.set_embedding(before))
         except (Cancelled, EngineError):
             found.close()
             raise
         if before is not None:
             before.close()
-        self._change = ModelChange(name, "done")
 
     def _expect_wanted(self) -> None:
         """Raise Cancelled if the change was cancelled."""
@@ -499,10 +492,8 @@ class ModelSwitcher:
             raise Cancelled
 
 
-def _load_failure(status: Status | None) -> str:
-    """Return why the engine could not be loaded, "" if it was. `status`: as in `OnSettled`."""
-    if status is None:
-        return "its loading was cancelled"
+def _load_failure(status: Status) -> str:
+    """Return why the engine could not be loaded, "" if it was."""
     if status.retry_seconds is not None:  # its message is about the next try
         return "the engine kept stopping with it, as the server's log says"
     return status.message if status.state == "failed" else ""

@@ -21,6 +21,7 @@ from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
+from tests.app.models.changes import newest, until
 from tests.app.models.encoder_folders import load_with, write_encoder
 from tests.app.models.fake_hub import FakeHub, Repo
 from tests.gpu.gguf import gguf_models
@@ -121,6 +122,31 @@ def test_a_model_that_is_loading_can_be_cancelled(
     play.ask("Once")
     play.wait_done()
     expect(page.locator("#lrows tr[data-layer]")).to_have_count(8)
+
+
+def test_a_model_that_cannot_be_loaded_is_said_to_be_when_the_dialog_is_next_open(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+) -> None:
+    fails = loader(fail="model.safetensors: cut off", n_layers=3)
+    site = start_site(process=True, name=tale.NAME, switch=lambda settings, model: fails)
+    play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    dialog = open_models(page)
+    dialog.get_by_role("button", name=f"Load {tale.MIXTURE}").click()
+    dialog.get_by_role("button", name="Close").click()
+    until(lambda: newest(site)["state"] == "failed")
+    expect(page.get_by_test_id("connection")).to_have_text("Connected", timeout=30_000)
+    open_models(page)
+    expect(dialog.get_by_role("alert")).to_have_text(
+        "model.safetensors: cut off; the previous model is loaded again"
+    )
+    dialog.get_by_role("button", name="Close").click()
+    open_models(page)
+    expect(dialog.locator(".offer", has_text=tale.NAME)).to_contain_text("loaded as")
+    expect(dialog.get_by_role("alert")).to_have_count(0)
+    dialog.get_by_role("button", name="Close").click()
+    play.ask("Once")
+    play.wait_done()
 
 
 def test_an_embedding_model_is_loaded_alongside_the_model(

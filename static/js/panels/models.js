@@ -24,6 +24,8 @@ const chosen = () => radios().find(({ checked }) => checked);
 
 /** @type {number | undefined} */
 let timer;
+/** Model that this page began to change to, until it has shown how that ended. */
+let awaited = "";
 /** Names that the last search found. @type {string[]} */
 let found = [];
 /** Does the server take the path of a folder or file? */
@@ -66,7 +68,7 @@ export async function openModels() {
   if (!offers) return;
   drawOffers(offers);
   chosen()?.focus();
-  follow(offers.change, false);
+  follow(offers.change, offers.change?.name === awaited);
 }
 
 /** Mark the model that is back after a cancelled change. Keeps what was chosen or typed meanwhile. */
@@ -226,8 +228,9 @@ async function begin(name, body, path) {
   complain("");
   draw({ name, state: "judging" });
   const begun = await asked({ method: "POST", body }, path);
-  if (begun) follow(begun, true);
-  else draw(null);
+  if (!begun) return draw(null);
+  awaited = name;
+  follow(begun, true);
 }
 
 /**
@@ -270,6 +273,7 @@ function draw(latest, showEnd = true) {
   const words = latest && (pending || showEnd) ? STATE_TEXTS[latest.state]?.(latest) : "";
   setText(byId("models-say"), words ?? "");
   if (showEnd && latest?.state === "failed") complain(latest.message ?? "");
+  if (showEnd && !pending) awaited = "";
 }
 
 /** @param {string} text */
