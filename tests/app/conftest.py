@@ -76,7 +76,7 @@ class SiteOptions:
     encoder_texts  of the embedding model of an engine that has one
     seq2seq_texts  of its encoder-decoder
     encoders       the models with encoders, of which the page may load another
-    loras          folders of the adapters, to which a training adds
+    lora_folders   folders of the adapters, to which a training adds
     """
 
     load: Load | None = None
@@ -92,7 +92,7 @@ class SiteOptions:
     encoder_texts: EncoderTexts | None = None
     seq2seq_texts: EncoderTexts | None = None
     encoders: Encoders = field(default_factory=Encoders)
-    loras: dict[str, Path] = field(default_factory=dict)
+    lora_folders: dict[str, Path] = field(default_factory=dict)
 
     def served(self, fake: dict[str, Any]) -> ServedModel:
         """Return the model of a fake engine with these `FakeOptions`."""
@@ -131,7 +131,7 @@ def start_site() -> Iterator[StartSite]:
         inputs.embedding = options.encoder_texts or inputs.embedding
         inputs.encoder_decoder = options.seq2seq_texts or inputs.encoder_decoder
         switching = (
-            ModelSwitcher(engine, settings, switch, served, options.loras, encoders=encoders)
+            ModelSwitcher(engine, settings, switch, served, options.lora_folders, encoders=encoders)
             if switch
             else None
         )
