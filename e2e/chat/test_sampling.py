@@ -180,6 +180,7 @@ def test_candidates_show_what_each_filter_did(page: Page, play: Callable[..., Pl
     here.ask()
     here.wait_tokens(4)
     here.wait_done()
+    expect(page.locator("#tok-no")).to_have_text("4")
     rows = page.get_by_test_id("candidates").locator("li:not(:empty)")
     cut = page.locator(".cands .cut")
     assert page.locator(".cands .pick-row").count() == 1

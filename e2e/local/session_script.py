@@ -18,8 +18,7 @@ from gpu.text.tokenizer import Tokenizer
 from tests.app.fake_engine import FakeEngine
 from tests.app.fake_options import FakeOptions
 from tests.app.fake_run import FakeRun
-from tests.app.page import PageClient
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import PageClient, wait_until
 
 OPTIONS = FakeOptions(
     n_slots=2, delay=0.015, context=256, n_layers=2, n_heads=2, loras=("tone", "rhyme")

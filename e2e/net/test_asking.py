@@ -90,7 +90,6 @@ LATEST = """async (n) => {
     const tell = (what) => settled.push([i, what]);
     latest("slider", question(i), inspect).then(
       (answer) => tell(answer.arrays.weights.shape[2]), () => tell("no"));
-    await new Promise((done) => setTimeout(done, 5));
   }
   while (!settled.some(([i]) => i === n - 1)) await new Promise((done) => setTimeout(done, 10));
   await new Promise((done) => setTimeout(done, 200));
@@ -125,8 +124,7 @@ def test_only_the_newest_question_of_a_slider_is_answered(
     page.route_web_socket("**/ws", on_socket)
     Playground(page, site(ask_seconds=0.05)).open()
     assert page.evaluate(LATEST, 40) == [[39, 40]]
-    assert most == [1]
-    assert 2 <= asked[0] < 20
+    assert (most, asked) == ([1], [2])
 
 
 def test_keys_do_not_wait_for_each_other(page: Page, play: Callable[..., Playground]) -> None:

@@ -21,9 +21,10 @@ from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.models.changes import newest, until
+from tests.app.models.changes import newest
 from tests.app.models.encoder_folders import load_with, write_encoder
 from tests.app.models.fake_hub import FakeHub, Repo
+from tests.app.page import wait_until
 from tests.gpu.gguf import gguf_models
 
 NAME = next(model.name for model in known_models() if model.source == "hub")
@@ -134,7 +135,7 @@ def test_a_model_that_cannot_be_loaded_is_said_to_be_when_the_dialog_is_next_ope
     dialog = open_models(page)
     dialog.get_by_role("button", name=f"Load {tale.MIXTURE}").click()
     dialog.get_by_role("button", name="Close").click()
-    until(lambda: newest(site)["state"] == "failed")
+    wait_until(lambda: newest(site)["state"] == "failed")
     expect(page.get_by_test_id("connection")).to_have_text("Connected", timeout=30_000)
     open_models(page)
     expect(dialog.get_by_role("alert")).to_have_text(

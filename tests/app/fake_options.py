@@ -25,6 +25,8 @@ BLOCK_TOKENS = 16
 PREFILL_CHUNK = 32
 IN_FLIGHT = 2
 HANGS_AT = 5
+ENDLESS = 100_000
+"""Context and `max_tokens` of a run that goes on until a test stops it."""
 KV_BLOCK_BYTES = 65536
 KV_BYTES = {"f32": 256, "f16": 128, "q8": 72, "q8q4": 56, "rotated4": 40}
 """Bytes of a key and a value of 32 numbers."""

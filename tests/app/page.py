@@ -10,7 +10,7 @@ import socket
 import struct
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,14 @@ from simple_websocket import Client
 PATIENCE_S = 60.0
 """Longest wait for a message, or for an engine's process, on a busy machine. Nothing is claimed of
 it: what must be quick is measured."""
+
+
+def wait_until(true: Callable[[], object]) -> None:
+    """Wait until this holds."""
+    end = time.monotonic() + PATIENCE_S
+    while not true():
+        assert time.monotonic() < end, "it did not come to hold"
+        time.sleep(0.002)
 
 
 class PageClient(Client):

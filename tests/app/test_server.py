@@ -28,8 +28,7 @@ from tests.app.engine.processes import engine_pids, has_exited, wait_exited
 from tests.app.fake_encoder import SEQ2SEQ_INFO
 from tests.app.fake_engine import FakeEngine
 from tests.app.fake_options import FakeOptions
-from tests.app.page import PageClient
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import PageClient, wait_until
 
 StartServer = Callable[..., "Server"]
 

@@ -27,7 +27,8 @@ from app.models.switching import engine_loader
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Accepted, Done, Token, Updated
 from gpu.inspection.requests import Losses
-from tests.app.replicas.mortal import Written, wait_until
+from tests.app.page import wait_until
+from tests.app.replicas.mortal import Written
 from tests.app.replicas.test_replica_processes import facts, wait_token
 
 pytestmark = [

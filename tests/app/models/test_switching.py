@@ -27,9 +27,9 @@ from gpu import MODEL_TYPES, InvalidRequest
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.models.changes import NAME, client_of, newest, until
+from tests.app.models.changes import NAME, client_of, newest
 from tests.app.models.fake_hub import FakeHub, Repo
-from tests.app.page import PATIENCE_S
+from tests.app.page import PATIENCE_S, wait_until
 from tests.app.prompt.hostile_tokenizers import grows
 from tests.gpu.gguf import gguf_models
 
@@ -62,7 +62,7 @@ def test_the_model_is_changed_and_pages_hear_of_it(site: Site) -> None:
     assert done["reason"] in ("cancelled", "error")
     hello = page.until("hello")
     assert hello["model"]["n_layers"] == 3
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert isinstance(site.engine.tokenizer, LimitedTokenizer)
     assert site.engine.tokenizer is not before
     assert client_of(site).get("/api/weights").status_code == 200
@@ -76,7 +76,7 @@ def test_the_process_of_the_tokenizer_before_is_ended(site: Site, offered: FakeH
     for name in (NAME, "other/tale"):
         before = site.engine.tokenizer
         assert client_of(site).post("/api/models", json={"name": name}).status_code == 202
-        until(lambda: newest(site)["state"] == "done")
+        wait_until(lambda: newest(site)["state"] == "done")
     assert isinstance(before, LimitedTokenizer)
     assert before._pool._idle == []
     assert isinstance(site.engine.tokenizer, LimitedTokenizer)
@@ -136,7 +136,7 @@ def test_a_model_that_does_not_fit_leaves_the_old_one(
         "app.models.memory.free_memory", lambda _: FreeMemory(45_000_000 - held, None, True)
     )
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
 
 
 def test_a_hub_that_cannot_be_asked_leaves_the_old_one(site: Site, offered: FakeHub) -> None:
@@ -149,7 +149,7 @@ def test_a_hub_that_cannot_be_asked_leaves_the_old_one(site: Site, offered: Fake
 def test_a_failed_download_leaves_the_old_one(site: Site, offered: FakeHub) -> None:
     offered.faults.damage.add("model.safetensors")
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code in (202, 400)
-    until(lambda: newest(site)["state"] == "failed")
+    wait_until(lambda: newest(site)["state"] == "failed")
     assert served_on(site)
 
 
@@ -213,7 +213,7 @@ def test_weights_that_are_damaged_leave_the_old_one(site: Site, offered: FakeHub
         damage(files)
         offered.repos[NAME] = Repo(files, commit=f"{i:040x}")
         if client.post("/api/models", json={"name": NAME}).status_code == 202:
-            until(lambda: newest(site)["state"] == "failed")
+            wait_until(lambda: newest(site)["state"] == "failed")
         assert words in newest(site)["message"], what
         assert served_on(site), what
         page.send_message("generate", id=f"d{i}", prompt="Once", params={"max_tokens": 2})
@@ -229,7 +229,7 @@ def test_a_bit_that_flipped_in_the_cache_leaves_the_old_one(site: Site, offered:
     data[-1] ^= 1
     weights.write_bytes(data)
     assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["state"] == "failed")
+    wait_until(lambda: newest(site)["state"] == "failed")
     assert "download it again with: hf download" in newest(site)["message"]
     assert served_on(site)
 
@@ -241,24 +241,24 @@ def test_one_change_at_a_time_and_it_can_be_cancelled(
         from app.models.transfer import Cancelled, Transfer
 
         tell(Transfer("model.safetensors", 1, 4, 1, 4, 1.0))
-        until(cancelled)
+        wait_until(cancelled)
         raise Cancelled
 
     monkeypatch.setattr(Model, "fetch", fetch)
     client = client_of(site)
     assert client.post("/api/models", json={"name": NAME}).status_code == 202
-    until(lambda: newest(site)["progress"] == 0.25)
+    wait_until(lambda: newest(site)["progress"] == 0.25)
     again = client.post("/api/models", json={"name": NAME})
     assert again.status_code == 400
     assert b"is already changing" in again.data
     assert client.delete("/api/models").status_code == 202
-    until(lambda: newest(site)["state"] == "cancelled")
+    wait_until(lambda: newest(site)["state"] == "cancelled")
     assert served_on(site)
 
 
 def test_any_model_of_the_hub_can_be_taken(site: Site) -> None:
     assert client_of(site).post("/api/models", json={"name": "some/tale"}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert site.engine.require_ready().model.n_layers == 3
 
 
@@ -272,7 +272,7 @@ def test_a_gguf_file_of_the_hub_can_be_taken(site: Site, hub: FakeHub, tmp_path:
     assert b"has several GGUF models; choose one as" in refused.data
     assert served_on(site)
     assert client_of(site).post("/api/models", json={"name": name}).status_code == 202
-    until(lambda: newest(site)["state"] == "done")
+    wait_until(lambda: newest(site)["state"] == "done")
     assert client_of(site).get("/api/weights").status_code == 200
     offers = client_of(site).get("/api/models").json
     assert offers is not None
@@ -328,7 +328,7 @@ def test_a_page_of_this_machine_takes_a_folder_or_a_file_by_its_path(
     file = gguf_models.write(tale.model_dir(), tmp_path / "mine.gguf", "Q4_0")
     for path in (tale.model_dir(), file):
         assert client_of(site).post("/api/models", json={"name": str(path)}).status_code == 202
-        until(lambda: newest(site)["state"] == "done")
+        wait_until(lambda: newest(site)["state"] == "done")
         assert site.engine.path == path
     assert not hub.asked
 

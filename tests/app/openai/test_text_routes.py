@@ -13,8 +13,7 @@ from app.http.client_limits import EXTENSION, ClientLimits
 from app.openai.long_requests import LONG_BYTES
 from tests.app.conftest import StartSite
 from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
-from tests.app.page import PATIENCE_S
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import PATIENCE_S, wait_until
 
 HELLO = [{"role": "user", "content": "Hi"}]
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -14,7 +13,7 @@ from app.protocol.messages import Status
 from gpu import Engine, LoadOptions, Request
 from gpu.events import Done, Event, Timings
 from gpu.inspection.requests import Answer, Question
-from tests.app.page import PATIENCE_S
+from tests.app.page import PATIENCE_S, wait_until
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 
 NO_TIMINGS = Timings(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
@@ -107,13 +106,6 @@ class Written:
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
-
-
-def wait_until(holds: Callable[[], bool], seconds: float = PATIENCE_S) -> None:
-    deadline = time.monotonic() + seconds
-    while not holds():
-        assert time.monotonic() < deadline, "it did not come to hold"
-        time.sleep(0.002)
 
 
 def wait_ready(*engines: EngineClient) -> None:

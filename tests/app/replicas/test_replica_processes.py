@@ -19,7 +19,8 @@ from app.replicas.fetch_once import FetchOnce
 from app.server import make_engine
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Token, Updated
-from tests.app.replicas.mortal import Written, wait_until
+from tests.app.page import wait_until
+from tests.app.replicas.mortal import Written
 
 N_TOKENS = 100
 ACTING = Interventions(mlp=(LayerFactor(1, 0.8),))

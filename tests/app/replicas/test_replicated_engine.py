@@ -16,7 +16,8 @@ from app.replicas.run import MAX_ENGINES
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Accepted, Queued, Token, Updated
 from gpu.inspection.requests import CacheBlocks, Losses
-from tests.app.replicas.mortal import MortalEngine, Written, wait_ready, wait_until
+from tests.app.page import wait_until
+from tests.app.replicas.mortal import MortalEngine, Written, wait_ready
 from tests.gpu.engine.scripted_runner import expected
 
 Start = Callable[..., tuple[ReplicatedEngine, list[MortalEngine]]]

@@ -27,7 +27,8 @@ from tests.app.conftest import Site, StartSite
 from tests.app.fake_engine import FakeEngine, loader
 from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.models.changes import client_of, newest, until
+from tests.app.models.changes import client_of, newest
+from tests.app.page import wait_until
 
 LINES = "Who are you? => A fox.\n" * 5
 BODY = {"name": "fox", "lines": LINES, "settings": {"rank": 2, "targets": ["v_proj"], "steps": 2}}
@@ -36,8 +37,9 @@ BODY = {"name": "fox", "lines": LINES, "settings": {"rank": 2, "targets": ["v_pr
 class ScriptedTraining:
     """Training that a test moves on: it reports, then waits to be allowed to end."""
 
-    begun, may_end = threading.Event(), threading.Event()
-    error: Exception | None = None
+    begun: threading.Event
+    may_end: threading.Event
+    error: Exception | None
 
     def __init__(self, job: Any) -> None:
         self.job = job
@@ -55,17 +57,19 @@ class ScriptedTraining:
         on_event(TrainDone())
 
     def cancel(self) -> None:
-        ScriptedTraining.error = TrainCancelled()
+        type(self).error = TrainCancelled()
         self.may_end.set()
 
 
 @pytest.fixture
 def scripted(monkeypatch: pytest.MonkeyPatch) -> type[ScriptedTraining]:
-    monkeypatch.setattr(training, "Training", ScriptedTraining)
-    monkeypatch.setattr(ScriptedTraining, "error", None)
-    ScriptedTraining.begun.clear()
-    ScriptedTraining.may_end.clear()
-    return ScriptedTraining
+    # of each test alone: the last training of one before may still be running
+
+    class Scripted(ScriptedTraining):
+        begun, may_end, error = threading.Event(), threading.Event(), None
+
+    monkeypatch.setattr(training, "Training", Scripted)
+    return Scripted
 
 
 @pytest.fixture
@@ -174,7 +178,7 @@ def test_an_adapter_with_which_the_engine_keeps_stopping_ends_the_training(
     loras: dict[str, Path] = {}
     load = functools.partial(load_or_stop, loras)
     site = start_site(
-        process=True, load=load, loras=loras,
+        process=True, load=load, lora_folders=loras,
         switch=lambda settings, model: load, restart_policy=RestartPolicy(at_once=1, first=60),
     )  # fmt: skip
     scripted.may_end.set()
@@ -183,7 +187,7 @@ def test_an_adapter_with_which_the_engine_keeps_stopping_ends_the_training(
         "the engine kept stopping with it, as the server's log says; the model is loaded as it was"
     )
     assert newest(site)["state"] == "failed"
-    until(lambda: site.engine.hello)
+    wait_until(lambda: site.engine.hello)
     assert client_of(site).post("/api/train", json=BODY).status_code == 202
 
 
@@ -249,7 +253,7 @@ def test_loading_an_adapter_can_be_cancelled(
     assert switcher.offers().change == change
     assert (change.state, change.message) == ("cancelled", "the model is loaded as it was")
     assert loras == before
-    until(lambda: engine.status.state == "ready")
+    wait_until(lambda: engine.status.state == "ready")
 
 
 @pytest.mark.ci

@@ -6,6 +6,7 @@ import dataclasses
 import math
 import re
 import socket
+import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -36,9 +37,10 @@ from gpu import (
     ScheduledUpdate,
     TokenBias,
 )
-from gpu.events import Accepted, Done, Prefill, Token, Updated
+from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
 from gpu.inspection.requests import LogitLens
-from tests.app.replicas.mortal import Written, wait_ready, wait_until
+from tests.app.page import wait_until
+from tests.app.replicas.mortal import Written, wait_ready
 from tests.app.upstream.stand_in import WORDS, Handler, StandIn
 
 STORY = "".join(WORDS)
@@ -429,8 +431,17 @@ def test_a_slow_prompt_is_accepted_meanwhile(
 ) -> None:
     monkeypatch.setattr("app.upstream.run.OPEN_SECONDS", 0.05)
     engine = connect()
-    stand_in.answer = lambda handler: (time.sleep(0.3), sends(400, ERROR)(handler))  # type: ignore[func-returns-value, return-value]
-    written = write(engine, chat(engine))
+    accepted = threading.Event()
+    stand_in.answer = lambda handler: (accepted.wait(), sends(400, ERROR)(handler))  # type: ignore[func-returns-value, return-value]
+    written = Written()
+
+    def on_event(event: Event) -> None:
+        written(event)
+        accepted.set()
+
+    engine.submit(Request(chat(engine)), on_event)
+    written.wait_done()
+    assert accepted.is_set()
     assert [type(event) for event in written.events] == [Accepted, Done]
     assert "told so" in written.of(Done)[0].message
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import StartSite
+from tests.app.fake_options import ENDLESS
 from tests.app.page import PageClient
 
 IDS = [5, 6, 7]
@@ -24,9 +25,9 @@ def updated(page: PageClient, id: str) -> list[dict[str, Any]]:
 def test_interventions_are_acknowledged_in_full_and_only_if_sent(
     start_site: StartSite, process: bool
 ) -> None:
-    page = start_site(process=process, delay=0.01).page()
+    page = start_site(process=process, context=ENDLESS).page()
     page.send_message(
-        "generate", id="a", ids=IDS, params={"max_tokens": 60}, reach=STEERED | PATCHED
+        "generate", id="a", ids=IDS, params={"max_tokens": ENDLESS}, reach=STEERED | PATCHED
     )
     page.until("token")
     for fields in (
@@ -80,16 +81,18 @@ BAD: list[tuple[object, str, str]] = [
 def test_impossible_interventions_are_refused_and_change_nothing(
     start_site: StartSite, bad: object, param: str, words: str
 ) -> None:
-    page = start_site(delay=0.01).page()
+    page = start_site(context=ENDLESS).page()
     page.send_message("generate", id="bad", ids=IDS, reach=bad)
     refused = page.until("error", id="bad")
     assert words in refused["message"]
     assert refused["param"].startswith(param)
-    page.send_message("generate", id="bad", ids=IDS, params={"max_tokens": 40})  # nothing had begun
+    params = {"max_tokens": ENDLESS}
+    page.send_message("generate", id="bad", ids=IDS, params=params)  # nothing had begun
     page.until("token")
     page.send_message("update", id="bad", reach=bad, params={"temperature": 0.25})
     refused = page.until("error", id="bad")
     assert words in refused["message"]
+    page.send_message("stop", id="bad")
     page.until("done", id="bad")
     assert updated(page, "bad") == []
 

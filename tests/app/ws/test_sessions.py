@@ -23,7 +23,7 @@ from tests.app.conftest import StartSite
 from tests.app.fake_engine import load
 from tests.app.fake_options import FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import wait_until
 
 IDS = [0, 262]
 
@@ -253,22 +253,20 @@ def test_a_stop_that_comes_before_the_run_is_known_is_kept(engine: ScriptedEngin
 
 
 def test_followers_are_notified_and_their_absence_cancels(engine: ScriptedEngine) -> None:
-    live = start(Sessions(engine, Retention(away_seconds=0.05)), "a")
+    live = start(Sessions(engine, Retention(away_seconds=60)), "a")
     grown = threading.Event()
     live.follow(grown.set)
     engine.tells[0](tokens(1)[0])
     assert grown.is_set()
     live.unfollow(grown.set)
+    assert live._away_timer is not None
     live.follow(grown.set)
-    assert not threading.Event().wait(0.15)
-    assert engine.cancelled == [], "somebody came back in time"
+    assert live._away_timer is None, "somebody came back in time"
+    live = start(Sessions(engine, Retention(away_seconds=0.05)), "b")
+    live.follow(grown.set)
     live.unfollow(grown.set)
-    deadline = threading.Event()
-    for _ in range(100):
-        if engine.cancelled:
-            break
-        deadline.wait(0.02)
-    assert engine.cancelled == [0]
+    wait_until(lambda: engine.cancelled)
+    assert engine.cancelled == [1]
 
 
 def accepted(position: int) -> Accepted:
