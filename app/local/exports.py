@@ -177,7 +177,7 @@ class BrowserExports:
 
     def _follow(self, hello: Hello) -> None:
         """Drop the exports of another model than the one that runs. The lock is held."""
-        model, loras = hello.model, tuple(self._loras(hello))
+        model, loras = hello.model, self._loras(hello).items()
         described = (str(self._path), model.name, model.dtype, model.kv_dtype, *loras)
         key = hashlib.sha256(repr(described).encode()).hexdigest()[:KEY_CHARS]
         if key == self._key:

@@ -58,8 +58,7 @@ class TrainProcess:
         """Do a job. Raises TrainCancelled, ModelError for a model that cannot be trained, and
         DeviceError if the process ends before its time."""
         with self._lock:
-            if self._cancelled:
-                raise TrainCancelled
+            self.expect_wanted()
             process = self._child = Child(child.main, name="training")
         finished = crashed = False
         try:
@@ -80,13 +79,17 @@ class TrainProcess:
             how = process.wait_exit()
             process.pipe.close()
             process.release()
-        if self._cancelled:
-            raise TrainCancelled
+        self.expect_wanted()
         if not finished:
             raise DeviceError(
                 f"the training process ended ({how}); its messages are in the log. If memory ran "
                 "out, use a smaller model or shorter lines"
             )
+
+    def expect_wanted(self) -> None:
+        """Raise TrainCancelled if it was cancelled."""
+        if self._cancelled:
+            raise TrainCancelled
 
     def cancel(self) -> None:
         """End the process; `do` raises TrainCancelled."""
@@ -117,6 +120,7 @@ class Training:
             folder = Path(beside) / "adapter"
             self._process.do(replace(self._job, folder=str(folder)), on_event)
             check_lora("trained", folder, self._job.model)
+            self._process.expect_wanted()
             if out.exists():
                 out.rename(Path(beside) / "before")
             folder.rename(out)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 import threading
 from pathlib import Path
@@ -109,7 +110,8 @@ class Trainer:
         self._lock = threading.RLock()
         self._stepping = threading.Lock()
         self._run: TrainRun | None = None
-        self._training: Training | None = None
+        self._training: Training | None = None  # of `_run`, once it has a job
+        self._cancelled = False  # `_run`
 
     def offer(self) -> TrainOffer:
         """Raises ModelError for a model whose files are damaged."""
@@ -141,6 +143,7 @@ class Trainer:
             if self._stepping.locked():
                 raise QueueFull(BUSY)
             self._run = TrainRun(name, "starting", asked.settings.steps)
+            self._training, self._cancelled = None, False
         try:
             job = make_job(
                 self._engine.require_path(), model, self._engine.tokenizer, asked.lines,
@@ -149,9 +152,12 @@ class Trainer:
         except BaseException:
             self._run = before
             raise
-        self._training = Training(job)
+        with self._lock:
+            training = self._training = Training(job)
+            if self._cancelled:
+                training.cancel()
         threading.Thread(
-            target=self._train, args=(self._training, job), name="train", daemon=True
+            target=self._train, args=(training, job), name="train", daemon=True
         ).start()
         return self._run
 
@@ -178,8 +184,10 @@ class Trainer:
 
     def cancel(self) -> None:
         """Cancel the training, if there is one; nothing is left of it."""
-        if self._training is not None:
-            self._training.cancel()
+        with self._lock:
+            self._cancelled = True
+            if self._training is not None:
+                self._training.cancel()
 
     def _why_not(self) -> str:
         if self._settings.training == "off" or self._settings.on_other_machines:
@@ -225,12 +233,14 @@ class Trainer:
 
 
 def adapter_folder(model: str, name: str) -> Path:
-    """Return where the adapter `name` of a model is kept. Raises InvalidRequest for a user without
-    a home."""
+    """Return a new folder for an adapter `name` of a model. One that was trained before under that
+    name stays: it may be loaded again. Raises InvalidRequest for a user without a home."""
     cache = cache_folder()
     if cache is None:
         raise InvalidRequest(
             "there is no folder to keep adapters in; start the server with TOKENGLASS_CACHE=FOLDER",
             "training",
         )
-    return cache / "adapters" / model.replace("/", "--") / name
+    first = cache / "adapters" / model.replace("/", "--") / name
+    others = (first.with_name(f"{name}-{n}") for n in itertools.count(2))
+    return next(each for each in itertools.chain([first], others) if not each.exists())

@@ -147,6 +147,15 @@ def test_a_full_disk_is_said(http: FlaskClient, monkeypatch: pytest.MonkeyPatch)
     assert "MB left; free some, or set TMPDIR" in failed["message"]
 
 
+def test_an_adapter_of_the_same_name_has_an_export_of_its_own(
+    http: FlaskClient, base: str, loras: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a second training."""
+    monkeypatch.setitem(loras, "tone", random_loras.of_model(tale.model_dir(), "all"))
+    assert state_of(http, "q4")["state"] == "absent"
+    assert http.get(f"{base}manifest.json").status_code == 400
+
+
 def test_a_model_without_a_tokenizer_file_is_refused(tmp_path: Path) -> None:
     for name in ("config.json", "model.safetensors"):
         shutil.copyfile(tale.model_dir() / name, tmp_path / name)

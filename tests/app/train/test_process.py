@@ -86,6 +86,17 @@ def test_a_cancelled_training_leaves_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.ci
+def test_a_cancel_after_the_last_step_is_obeyed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    training = Training(job(tmp_path / "adapters" / "mine", steps=1))
+    monkeypatch.setattr(process, "check_lora", lambda *_: training.cancel())
+    with pytest.raises(TrainCancelled):
+        training.run(lambda event: None)
+    assert list((tmp_path / "adapters").iterdir()) == []
+
+
+@pytest.mark.ci
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 def test_a_process_that_is_killed_is_reported(tmp_path: Path) -> None:
     training = Training(job(tmp_path / "mine", steps=10_000))

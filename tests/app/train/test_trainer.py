@@ -19,6 +19,7 @@ from app.engine.backoff import RestartPolicy
 from app.engine_client import ServedModel
 from app.models.switching import ModelChange, ModelSwitcher
 from app.train import trainer as training
+from app.train.jobs import make_job
 from app.train.messages import HeldOutLoss, TrainBegun, TrainDone, TrainEvent, TrainStep
 from app.train.process import TrainCancelled
 from app.train.sizes import train_targets
@@ -142,8 +143,10 @@ def test_progress_is_told_and_the_model_is_loaded_again(
     site.engine.reload()  # as a change of the model does
     assert run_of(site)["state"] == "done", "a later load is no part of the training"
     assert page.until("hello")
+    Path(run["folder"]).mkdir(parents=True)
     assert client_of(site).post("/api/train", json=BODY).status_code == 202
-    until_state(site, "done")
+    again = until_state(site, "done")
+    assert again["folder"] == f"{run['folder']}-2", "the first one may be loaded again"
 
 
 @pytest.mark.parametrize(
@@ -197,6 +200,18 @@ def test_it_can_be_cancelled_and_begun_again(site: Site, scripted: type[Scripted
     assert client_of(site).delete("/api/train").status_code == 202
     assert until_state(site, "cancelled")["folder"] == ""
     assert client_of(site).post("/api/train", json=BODY).status_code == 202
+
+
+def test_a_cancel_before_it_has_a_process_is_kept(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def make_job_late(*args: Any) -> Any:
+        assert client_of(site).delete("/api/train").status_code == 202
+        return make_job(*args)
+
+    monkeypatch.setattr("app.train.trainer.make_job", make_job_late)
+    assert client_of(site).post("/api/train", json=BODY).status_code == 202
+    assert until_state(site, "cancelled")["losses"] == []
 
 
 @pytest.mark.parametrize(
