@@ -60,9 +60,11 @@ def choose_files(repository: str, models: GGUFModels, variant: str | None) -> tu
     if variant is None:
         matching = list(models.values())
     else:
-        matching = [
-            files for stem, files in models.items() if any(f.name == variant for f in files)
-        ] or [files for stem, files in models.items() if _has_type(stem, variant)]
+        matching = (
+            [files for files in models.values() if any(f.name == variant for f in files)]
+            or [files for stem, files in models.items() if _has_type(stem, variant, "(?<!UD-)")]
+            or [files for stem, files in models.items() if _has_type(stem, variant)]
+        )
     if len(matching) == 1:
         return matching[0]
     if not models:
@@ -77,8 +79,10 @@ def choose_files(repository: str, models: GGUFModels, variant: str | None) -> tu
     )
 
 
-def _has_type(stem: str, variant: str) -> bool:
-    pattern = rf"(?:^|[-._/]){re.escape(variant)}(?:$|[-._/])"
+def _has_type(stem: str, variant: str, before: str = "") -> bool:
+    """Return whether the name of a file has a type. Q4_K_M has not the type Q4_K. `before`: pattern
+    of what must be before it; names with UD- are another quantisation in the same type."""
+    pattern = rf"(?:^|[-._/]){before}{re.escape(variant)}(?:$|[-./])"
     return re.search(pattern, stem, re.IGNORECASE) is not None
 
 

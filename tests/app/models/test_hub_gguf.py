@@ -228,6 +228,21 @@ def test_only_models_in_the_repository_are_chosen() -> None:
             choose_files("a/b", found, wanted)
 
 
+def test_types_that_begin_alike_are_told_apart() -> None:
+    names = (
+        "m-Q6_K", "m-Q6_K_L", "m-UD-Q6_K_XL", "m-IQ2_M", "m-UD-IQ2_M", "m-Q2_K_L", "m-Q4_0_4_4",
+    )  # fmt: skip
+    found = group_gguf_files(HubFile(f"{name}.gguf", 1, None, None) for name in names)
+    for wanted, name in (
+        ("Q6_K", "m-Q6_K"), ("Q6_K_XL", "m-UD-Q6_K_XL"), ("IQ2_M", "m-IQ2_M"),
+        ("UD-IQ2_M", "m-UD-IQ2_M"),
+    ):  # fmt: skip
+        assert [file.name for file in choose_files("a/b", found, wanted)] == [f"{name}.gguf"]
+    for wanted in ("Q2_K", "Q4_0"):
+        with pytest.raises(NotOnHub, match="has no GGUF models"):
+            choose_files("a/b", found, wanted)
+
+
 def test_the_parts_are_what_the_package_says(parts: dict[str, bytes]) -> None:
     """The splits of these tests are the same as those of gguf-split."""
     assert [name[-8:-5] for name in parts] == ["003"] * 3
