@@ -6,6 +6,7 @@ the HTTP API send them on under the names that `rename` gives their fields.
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 
 import msgspec
@@ -35,6 +36,15 @@ class DeviceInfo:
     features: tuple[str, ...] = ()
     lacks: tuple[str, ...] = ()
     clock_ms: float = field(default=0.0, kw_only=True)
+
+    def is_chosen(self, wanted: str, index: int) -> bool:
+        """Return whether `--adapter wanted` chooses this device, which has that index: by the index
+        or by a part of its name or driver. A number of three digits or more may be a word of the
+        name, as in RTX 4070; a smaller one is no part of any."""
+        if not wanted.isdecimal():
+            return wanted.lower() in f"{self.name} {self.driver}".lower()
+        is_named = len(wanted) > 2 and wanted in re.findall(r"\w+", self.name)
+        return int(wanted) == index or is_named
 
 
 @dataclass(frozen=True, slots=True)

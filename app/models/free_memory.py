@@ -86,10 +86,8 @@ def _selected_device(devices: Sequence[DeviceInfo], adapter: str | None) -> Devi
     """Return the device that the engine would select; None where it will raise an error."""
     if not adapter:
         return next(iter(devices), None)
-    if adapter.isdecimal():
-        return devices[int(adapter)] if int(adapter) < len(devices) else None
-    named = (d for d in devices if adapter.lower() in f"{d.name} {d.driver}".lower())
-    return next(named, None)
+    chosen = (d for index, d in enumerate(devices) if d.is_chosen(adapter, index))
+    return next(chosen, None)
 
 
 def card_bytes(device: DeviceInfo, root: Path = Path("/")) -> int | None:

@@ -110,8 +110,8 @@ def _subgroup_size(info: Mapping[str, Any], which: str) -> int:
 
 
 def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
-    """Return the adapter with index `wanted`, or whose name contains it (case ignored); None or "":
-    the best.
+    """Return the first adapter that `wanted` chooses (`DeviceInfo.is_chosen`), or the best for None
+    or "".
 
     Raises DeviceError if there is none or none matches; the message lists the adapters.
     """
@@ -120,10 +120,8 @@ def choose_adapter(wanted: str | None) -> wgpu.GPUAdapter:
         raise DeviceError(NO_ADAPTER)
     if wanted is None or wanted == "":
         return adapters[0]
-    if wanted.isdecimal() and int(wanted) < len(adapters):
-        return adapters[int(wanted)]
-    for adapter in adapters:
-        if wanted.lower() in f"{adapter.info['device']} {adapter.info['description']}".lower():
+    for index, adapter in enumerate(adapters):
+        if describe(adapter).is_chosen(wanted, index):
             return adapter
     listing = "; ".join(f"{i}: {describe(a).name}" for i, a in enumerate(adapters))
     raise DeviceError(f"no adapter matches {wanted!r}; there are: {listing}")

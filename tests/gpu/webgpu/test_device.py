@@ -71,7 +71,7 @@ class TestALaptop:
     def test_a_number_that_is_no_index_may_be_part_of_a_name(self) -> None:
         assert choose_adapter("4070").info["device"] == "GeForce RTX 4070"
 
-    @pytest.mark.parametrize("wanted", ["9", "Voodoo", "-1"])
+    @pytest.mark.parametrize("wanted", ["9", "40", "70", "407", "Voodoo", "-1"])
     def test_an_unknown_adapter_is_refused_with_those_available(self, wanted: str) -> None:
         with pytest.raises(DeviceError) as caught:
             choose_adapter(wanted)
