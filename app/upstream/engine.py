@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import logging
 import secrets
 import threading
@@ -189,14 +188,19 @@ class UpstreamEngine(EngineClient):
             request.params.validate(), seed=secrets.randbits(SEED_BITS) if seed is None else seed
         )
         request = msgspec.structs.replace(request, params=params)
-        try:
-            return self._start(request, on_event, self._writer)
-        except InvalidRequest as error:
-            # Some servers of this API return no log-probabilities.
-            if "logprobs" not in str(error) or not self._writer.logprobs:
-                raise
-            self._writer = dataclasses.replace(self._writer, logprobs=False)
-            return self._start(request, on_event, self._writer)
+        writer = self._writer
+        while True:
+            try:
+                run = self._start(request, on_event, writer)
+            except InvalidRequest as error:
+                # Some servers of this API return fewer log-probabilities, or none.
+                fewer = writer.with_fewer_logprobs()
+                if "logprobs" not in str(error) or fewer is None:
+                    raise
+                writer = fewer
+            else:
+                self._writer = writer  # not before: a refusal may only quote the field
+                return run
 
     def _start(self, request: Request, on_event: OnEvent, writer: BodyWriter) -> Run:
         open_exchange = partial(HttpExchange, self.address, float(self._settings.engine_timeout))

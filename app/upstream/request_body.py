@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,6 +21,9 @@ OPENAI_SETTINGS = ("top_p", "frequency_penalty", "presence_penalty")
 """Sampling settings of OpenAI's API other than the temperature."""
 GRAMMARS = {"json_schema": "a JSON schema", "regex": "a regular expression"}
 """Kinds of grammars that upstreams know."""
+FEW_LOGPROBS = 5
+"""Most candidates of a token that servers with a lower limit than ours return, such as older
+vLLM."""
 COMPLETIONS = "/v1/completions"
 CHAT_COMPLETIONS = "/v1/chat/completions"
 
@@ -139,6 +143,18 @@ class BodyWriter:
         """Return how many of the likeliest tokens are asked for. Completions may list one more, the
         token itself."""
         return self.dialect.n_chat_top if self._is_chat(request) else self.dialect.n_top
+
+    def with_fewer_logprobs(self) -> BodyWriter | None:
+        """Return the writer for an upstream that refused the log-probabilities: it asks for fewer
+        candidates, or else for no log-probabilities. None: it asked for none."""
+        if not self.logprobs:
+            return None
+        known = self.dialect
+        if max(known.n_top, known.n_chat_top) <= FEW_LOGPROBS:
+            return dataclasses.replace(self, logprobs=False)
+        n_top, n_chat_top = (min(n, FEW_LOGPROBS) for n in (known.n_top, known.n_chat_top))
+        limited = dataclasses.replace(known, n_top=n_top, n_chat_top=n_chat_top)
+        return dataclasses.replace(self, dialect=limited)
 
     def _logprobs(self, request: Request, path: str) -> dict[str, Any]:
         if not self.logprobs:

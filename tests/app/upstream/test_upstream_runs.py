@@ -242,11 +242,49 @@ def test_an_upstream_without_logprobs_is_asked_without(connect: Connect, stand_i
 
     stand_in.answer = answer
     engine = connect()
-    for n_asked in (2, 3):
+    for n_asked in (3, 4):
         written = write(engine, chat(engine))
         assert "".join(words_of(written)) == " a fox ran"
         assert all(math.isnan(token.logprob) for token in written.of(Token))
         assert len(stand_in.bodies) == n_asked
+
+
+def test_an_upstream_of_few_candidates_is_asked_for_those(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    """As vLLM with --max-logprobs 5."""
+
+    def answer(handler: Handler) -> None:
+        if (n_top := handler.body.get("top_logprobs", 0)) > 5:
+            said = f"Requested sample logprobs of {n_top}, which is greater than max allowed: 5"
+            handler.json(400, {"error": {"message": said}})
+        else:
+            handler.stream(WORDS)
+
+    stand_in.answer = answer
+    engine = connect("vllm")
+    for _ in range(2):
+        written = write(engine, chat(engine))
+        assert [token.logprob for token in written.of(Token)] == [-2.5] * len(WORDS)
+    assert [body["top_logprobs"] for body in stand_in.bodies] == [20, 5, 5]
+
+
+def test_a_refusal_that_quotes_the_request_leaves_the_logprobs_of_the_next(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    def answer(handler: Handler) -> None:
+        if handler.body["temperature"] > 2:
+            quoted = {"msg": "temperature is at most 2", "input": handler.body}
+            handler.json(422, {"detail": [quoted]})
+        else:
+            handler.stream(WORDS)
+
+    stand_in.answer = answer
+    engine = connect()
+    with pytest.raises(InvalidRequest, match="temperature is at most 2"):
+        write(engine, text(engine, "Hi"), temperature=3)
+    written = write(engine, text(engine, "Hi"))
+    assert [token.logprob for token in written.of(Token)] == [-0.25] * len(WORDS)
 
 
 def test_the_key_is_sent_and_not_shown(
