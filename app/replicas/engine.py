@@ -128,6 +128,8 @@ class ReplicatedEngine(EngineClient):
         refused: EngineError = UnavailableError(describe_unavailable(self.status))
         for number in self._order(request):
             attempt = run.begin(number)
+            if attempt is None:
+                return
             self._note_begun(number, request)
             try:
                 remote = self.replicas[number].submit(request, attempt.on_event)
@@ -167,14 +169,14 @@ class ReplicatedEngine(EngineClient):
             self.n_runs[attempt.replica] -= 1
 
     def _resume_later(self, n_switches: int, run: ReplicaRun) -> None:
+        deadline = time.monotonic() + RESUME_SECONDS
         try:
-            self._resumers.submit(self._resume, run, n_switches)
+            self._resumers.submit(self._resume, run, n_switches, deadline)
         except RuntimeError:  # the server is shutting down
             run.end("error")
 
-    def _resume(self, run: ReplicaRun, n_switches: int) -> None:
+    def _resume(self, run: ReplicaRun, n_switches: int, deadline: float) -> None:
         """Go on with a run whose engine is gone, as soon as an engine takes it."""
-        deadline = time.monotonic() + RESUME_SECONDS
         while not self._closing.is_set() and self._n_switches == n_switches:
             if run.end_if_done():
                 return

@@ -57,7 +57,7 @@ class ReplicaRun:
         self._attempt: Attempt | None = None
         self._lost: LostRun | None = None
         self._n_lost = 0
-        self._accepted = self._cancelled = self._eos = False
+        self._accepted = self._cancelled = self._eos = self._ended = False
         self._written: list[int] = []
         self._updated: list[Updated] = []
 
@@ -73,19 +73,25 @@ class ReplicaRun:
         return remote.update(**changes)
 
     def cancel(self) -> None:
-        """End the run."""
+        """End the run: at once if it is between two engines, where it may wait for long."""
         with self._lock:
             self._cancelled = True
             remote = None if self._attempt is None else self._attempt.remote
+            waits = self._attempt is None and self._lost is not None
         if remote is not None:
             remote.cancel()
+        elif waits:
+            self.end("cancelled")
 
     # ---- on a replica ------------------------------------------------------------------------
 
-    def begin(self, replica: int) -> Attempt:
-        """Return a new attempt on a replica; `placed` must follow if it was submitted."""
+    def begin(self, replica: int) -> Attempt | None:
+        """Return a new attempt on a replica; `placed` must follow if it was submitted. None: the
+        run was cancelled between two engines."""
         attempt = Attempt(replica, self._receive)
         with self._lock:
+            if self._ended:
+                return None
             self._attempt = attempt
         return attempt
 
@@ -133,7 +139,12 @@ class ReplicaRun:
         return True
 
     def end(self, reason: Reason, message: str | None = None) -> None:
-        """End the run, which goes on nowhere. `message` of an error; None: its engine's."""
+        """End the run, which goes on nowhere, unless `cancel` has ended it. `message` of an error;
+        None: its engine's."""
+        with self._lock:
+            if self._ended:
+                return
+            self._ended = True
         lost = self._lost
         assert lost is not None, "else it ends on its engine"
         if message is None:

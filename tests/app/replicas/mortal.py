@@ -104,6 +104,11 @@ class Written:
         assert isinstance(done, Done)
         return done
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether nothing has come since the last `until`."""
+        return self._new.empty()
+
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
 
