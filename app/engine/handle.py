@@ -206,6 +206,7 @@ class EngineHandle:
             self.call(lambda call: Submit(call, number, request))
         except BaseException:
             self._runs.pop(number, None)
+            self.send(Cancel(number), force=True)  # it may be carried out later
             raise
         return run
 

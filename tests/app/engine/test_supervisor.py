@@ -45,7 +45,7 @@ from tests.app.engine.processes import (
     wait_for,
 )
 from tests.app.fake_engine import FakeEngine, loader
-from tests.app.fake_options import FakeOptions
+from tests.app.fake_options import ENDLESS, FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.page import PATIENCE_S
 
@@ -70,6 +70,39 @@ def test_the_hello_knows_whether_the_model_chats(start_site: StartSite) -> None:
         hello = start_site(process=True, chat_template=template).engine.hello
         assert isinstance(hello, Hello)
         assert hello.model.chat is (template is not None)
+
+
+class SlowToSubmit(FakeEngine):
+    """Engine that carries out no request before a file exists."""
+
+    gate = Path()
+
+    def submit(self, *args: Any) -> Any:
+        while not self.gate.exists():
+            time.sleep(0.01)
+        return super().submit(*args)
+
+
+def load_slow_to_submit(gate: Path, progress: Any) -> FakeEngine:
+    engine = SlowToSubmit(FakeOptions(n_slots=1, context=ENDLESS))
+    engine.gate = gate
+    return engine
+
+
+def test_a_request_that_was_given_up_holds_no_place(
+    start_engine: StartEngine, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    gate = tmp_path / "gate"
+    engine = start_engine(load=functools.partial(load_slow_to_submit, gate))
+    wait_for(engine, "ready")
+    with monkeypatch.context() as patch:
+        patch.setattr("app.engine.handle.CALL_SECONDS", 0.1)
+        with pytest.raises(UnavailableError, match="did not answer within"):
+            engine.submit(Request(IDS, SamplingParams(max_tokens=ENDLESS)), print)
+    gate.touch()
+    events: queue.SimpleQueue[Event] = queue.SimpleQueue()
+    engine.submit(Request(IDS, SamplingParams(max_tokens=3)), events.put)
+    assert sum(isinstance(event, Token) for event in collect(events)) == 3
 
 
 def test_update_and_cancel_reach_the_run(start_engine: StartEngine) -> None:
