@@ -101,6 +101,10 @@ class UpdateMerger:
             update.pace_change.validate()
         self._waiting.setdefault(update.id, []).append(update)
 
+    def drop(self, id: str) -> None:
+        """Forget the updates of a generation that is stopped."""
+        self._waiting.pop(id, None)
+
     def seconds_left(self) -> float | None:
         """Return the seconds until some are due; None when none wait."""
         return max(0.0, self._free_at - time.monotonic()) if self._waiting else None

@@ -10,6 +10,7 @@ import functools
 import threading
 from collections import Counter
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 
 import msgspec
 from flask import Flask
@@ -32,6 +33,7 @@ from app.prompt.turns import conversation_turns
 from app.protocol.messages import (
     MAX_MESSAGE_BYTES,
     MESSAGE_BYTES,
+    UPDATE_SECONDS,
     Count,
     Counted,
     Error,
@@ -55,6 +57,9 @@ from gpu import Grammar, InvalidRequest, Request
 
 PATH = "/ws"
 MAX_PAGES = 64
+ORDER_SECONDS = 0.25
+"""Longest wait of another message for the updates before it. An update may have to compute what
+it needs, and meanwhile a run must be stopped."""
 MAX_TRANSPORT_BYTES = 2 * MAX_MESSAGE_BYTES
 """Size from which a message closes the connection; below it, one too large gets an error."""
 
@@ -107,6 +112,8 @@ class PageConnection:
         self._send_queue = SendQueue(ws)
         self._questions = Questions(engine, self._send_queue.reply)
         self._updates = UpdateMerger()
+        self._updater = ThreadPoolExecutor(1, "updates")
+        self._applying: Future[None] | None = None  # the updates that were due last
 
     def serve(self) -> None:
         """Read and handle messages until the page goes away, then end its questions."""
@@ -114,10 +121,11 @@ class PageConnection:
         unlisten = self._engine.listen(self._send_queue.set_status)
         try:
             while True:
-                self._handle(self._ws.receive(timeout=self._updates.seconds_left()))
+                self._handle(self._ws.receive(timeout=self._seconds_left()))
         except WebSocketClosed:
             pass
         finally:
+            self._updater.shutdown(wait=False, cancel_futures=True)
             self._questions.close()
             unlisten()
             self._send_queue.close()
@@ -135,10 +143,24 @@ class PageConnection:
                     Error("bad_message", str(error), error.id, error.param, error.request)
                 )
                 return
-        for updates in self._updates.due(before=message):
-            self._reply_on_error(updates[0], functools.partial(self._update, updates))
+        seconds = 0.0 if isinstance(message, Update | None) else ORDER_SECONDS
+        if self._are_applied(seconds):
+            for updates in self._updates.due(before=message):
+                update = functools.partial(self._update, updates)
+                self._applying = self._updater.submit(self._reply_on_error, updates[0], update)
+            self._are_applied(seconds)
         if message is not None:
             self._reply_on_error(message, lambda: self._dispatch(message))
+
+    def _are_applied(self, seconds: float) -> bool:
+        """Return whether the updates that were due are applied, or will be within `seconds`. Those
+        that come before they are wait, and are merged."""
+        return self._applying is None or bool(wait([self._applying], seconds).done)
+
+    def _seconds_left(self) -> float | None:
+        """Return the seconds until updates may be due; None when none wait."""
+        left = self._updates.seconds_left()
+        return left if left is None or self._are_applied(0) else max(left, UPDATE_SECONDS)
 
     @property
     def _max_message_bytes(self) -> int:
@@ -162,6 +184,7 @@ class PageConnection:
             case Update():
                 self._updates.add(message)
             case Stop(id=id):
+                self._updates.drop(id)
                 self._sessions.get(self._owner, id).cancel()
             case Resume(id=id, after=after):
                 self._send_queue.follow(self._sessions.get(self._owner, id), after)

@@ -3,13 +3,15 @@ refused."""
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
 
 from tests.app.conftest import StartSite
 from tests.app.fake_options import ENDLESS
-from tests.app.page import PageClient
+from tests.app.fake_run import FakeRun
+from tests.app.page import PATIENCE_S, PageClient
 
 IDS = [5, 6, 7]
 HEAD_OFF = {"heads": [{"layer": 0, "head": 3, "factor": 0.0}]}
@@ -105,6 +107,33 @@ def test_a_patch_outside_of_the_prompt_is_refused(start_site: StartSite) -> None
     assert refused["code"] == "invalid_request"
     assert refused["param"] == "reach.patch"
     assert "position must be from 0 to 2" in refused["message"]
+
+
+def test_a_run_is_stopped_while_its_update_is_computed(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    may_compute, update = threading.Event(), FakeRun.update
+
+    def update_late(self: FakeRun, **changes: Any) -> int:
+        if changes["interventions"] is not None:
+            assert may_compute.wait(PATIENCE_S)
+        return update(self, **changes)
+
+    monkeypatch.setattr(FakeRun, "update", update_late)
+    page = start_site(context=ENDLESS).page()
+    page.send_message("generate", id="a", ids=IDS, params={"max_tokens": ENDLESS})
+    page.until("token")
+    page.send_message("update", id="a", reach=HEAD_OFF)
+    page.send_message("update", id="a", params={"top_k": 5})
+    page.send_message("stop", id="a")
+    assert page.until("done", id="a")["reason"] == "cancelled"
+    may_compute.set()
+    page.send_message("generate", id="b", ids=IDS, params={"max_tokens": ENDLESS})
+    page.send_message("update", id="b", params={"top_k": 6})
+    page.until("updated", id="b")
+    page.send_message("stop", id="b")
+    page.until("done", id="b")
+    assert [message for message in page.messages if message["type"] == "error"] == []
 
 
 def test_refused_interventions_do_not_discard_settings_merged_with_them(
