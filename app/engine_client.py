@@ -211,6 +211,12 @@ class EngineClient(ABC):
             raise UnavailableError(describe_unavailable(status))
         return hello
 
+    def expect_tokenizer(self, tokenizer: Tokenizer) -> None:
+        """Raise UnavailableError if the model is another than when `tokenizer` was its own: the ids
+        of one model mean other words to another."""
+        if self.tokenizer is not tokenizer:
+            raise UnavailableError("the model was changed meanwhile; send the request again")
+
     def _set_state(self, status: Status, hello: Hello | None = None) -> None:
         with self._state_lock:
             self._status = status

@@ -22,7 +22,7 @@ import flask
 import msgspec
 from flask import current_app, g
 
-from app.engine_client import EngineClient, OnEvent, Run
+from app.engine_client import EngineClient, OnEvent, Run, Tokenizer
 from app.http.cache_salts import Asked, CacheSalts
 from gpu import PaceChange, QueueFull, Request
 from gpu.events import Done, Event
@@ -47,8 +47,17 @@ class ClientLimits:
         self._lock = threading.Lock()
         self._places: dict[str, set[_Place]] = {}
 
-    def submit(self, client: str, engine: EngineClient, request: Request, on_event: OnEvent) -> Run:
-        """Call `engine.submit` if the client may have another run, else raise `QueueFull`."""
+    def submit(
+        self,
+        client: str,
+        engine: EngineClient,
+        request: Request,
+        on_event: OnEvent,
+        tokenizer: Tokenizer | None = None,
+    ) -> Run:
+        """Call `engine.submit` if the client may have another run, else raise `QueueFull`.
+        `tokenizer`: of the request's ids, None if they had none; raises what
+        `EngineClient.expect_tokenizer` raises."""
         place = self._take(client, engine, paused=request.pace == 0)
         on_event = self._watch(on_event)
 
@@ -58,6 +67,8 @@ class ClientLimits:
             on_event(event)
 
         try:
+            if tokenizer is not None:
+                engine.expect_tokenizer(tokenizer)
             run = engine.submit(self.salts.salted(client, request), release_on_done)
         except BaseException:
             self._release(place)
@@ -170,6 +181,7 @@ def place(engine: EngineClient) -> AbstractContextManager[None]:
 
 
 def submitter(engine: EngineClient) -> Callable[[Request, OnEvent], Run]:
-    """Return `ClientLimits.submit` for the client of this request. It may be called later."""
+    """Return `ClientLimits.submit` for the client of this request and ids of the model of now. It
+    may be called later."""
     client_limits: ClientLimits = current_app.extensions[EXTENSION]
-    return partial(client_limits.submit, client(), engine)
+    return partial(client_limits.submit, client(), engine, tokenizer=engine.tokenizer)

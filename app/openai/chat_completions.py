@@ -7,6 +7,7 @@ from functools import partial
 from flask import Response
 
 from app.engine_client import EngineClient, Tokenizer
+from app.http.client_limits import submitter
 from app.openai.body import decode_body
 from app.openai.completion_format import chat_format
 from app.openai.completions import answer_request
@@ -24,7 +25,7 @@ from app.prompt.truncation import Room, read_conversation
 
 def complete_chat(engine: EngineClient, generations: Generations) -> Response:
     """Answer `POST /v1/chat/completions`. Raises InvalidRequest."""
-    hello = engine.require_ready()
+    hello, submit = engine.require_ready(), submitter(engine)
     body = decode_body(ChatRequest)
     interventions = body.interventions(hello.model)
     params = body.params(hello.api_defaults, hello.limits.context)
@@ -46,7 +47,7 @@ def complete_chat(engine: EngineClient, generations: Generations) -> Response:
     )
     constraint = body.constraint() or _required_calls(engine.tokenizer, tools, body)
     request = body.run(prompt.ids, params, interventions, body.truncation)
-    return answer_request(engine, generations, [request], response, body, constraint)
+    return answer_request(engine, submit, generations, [request], response, body, constraint)
 
 
 def _required_calls(

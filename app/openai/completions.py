@@ -9,9 +9,10 @@ from functools import partial
 from flask import Response, jsonify
 
 from app.engine_client import EngineClient, Tokenizer
-from app.http.client_limits import place, salted
+from app.http.client_limits import place, salted, submitter
 from app.http.disconnect import client_gone
 from app.openai.body import decode_body
+from app.openai.choices import Submit
 from app.openai.completion_answers import stream, whole, whole_answer
 from app.openai.completion_format import CompletionFormat, Echo, WholeChoice, completion_format
 from app.openai.generations import Generations
@@ -53,13 +54,14 @@ class Prompt:
 
 def complete(engine: EngineClient, generations: Generations) -> Response:
     """Answer the request of this route."""
-    hello, tokenizer = engine.require_ready(), engine.tokenizer
+    hello, tokenizer, submit = engine.require_ready(), engine.tokenizer, submitter(engine)
     body = decode_body(CompletionRequest)
     interventions = body.interventions(hello.model)
     params = body.params(hello.api_defaults, hello.limits.context)
     check_logprobs(body.n_top, params, "logprobs")
     with turn_to_read(engine):
         prompts = _prompts(tokenizer, hello, body)
+    engine.expect_tokenizer(tokenizer)
     echoes = _echoes(engine, prompts, body, interventions)
     logprobs = None
     if body.n_top is not None:
@@ -79,11 +81,12 @@ def complete(engine: EngineClient, generations: Generations) -> Response:
     if not body.writes:
         return _without_runs(prompts, response, body, params.seed or 0)
     requests = [body.run(one.ids, params, interventions, body.truncation) for one in prompts]
-    return answer_request(engine, generations, requests, response, body, body.constraint())
+    return answer_request(engine, submit, generations, requests, response, body, body.constraint())
 
 
 def answer_request(
     engine: EngineClient,
+    submit: Submit,
     generations: Generations,
     requests: Sequence[Request],
     response: CompletionFormat,
@@ -100,7 +103,7 @@ def answer_request(
         partial(check_changed, body.n_top, requests[0].params),
         constraint,
     )
-    return serve(engine, generations, requests, answering)
+    return serve(engine, submit, generations, requests, answering)
 
 
 def _prompts(tokenizer: Tokenizer, hello: Hello, body: CompletionRequest) -> list[Prompt]:

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from flask import Flask, Response
 
-from app.engine_client import EngineClient, Tokenizer
+from app.engine_client import EngineClient, Tokenizer, UnavailableError
 from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
 from app.openai.body import decode_body
@@ -150,14 +150,16 @@ def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
 
     @app.post("/v1/embeddings")
     def embeddings() -> Response:
-        hello = engine.require_ready()
         body = decode_body(EmbeddingRequest)
-        info, texts = hello.embedding, inputs.embedding
+        hello, tokenizer, texts = engine.require_ready(), engine.tokenizer, inputs.embedding
+        info = hello.embedding
         if texts is not None and info is not None and body.model in (None, info.name):
             body.check_dimensions(info.hidden_size)
             with turn_to_read(engine):
                 asked = body.encoder_questions(texts, info)
             n_tokens = sum(len(ids) for question in asked for ids in question.texts)
+            if inputs.embedding is not texts:
+                raise UnavailableError("the embedding model was changed meanwhile; send it again")
             with place(engine):
                 answers = ask_in_turn(engine, asked, client_gone())
                 found = [vector for answer in answers for vector in answer["vectors"]]
@@ -165,7 +167,8 @@ def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
             return _answer(info.name, vectors, n_tokens)
         body.check_dimensions(hello.model.hidden_size)
         with turn_to_read(engine):
-            questions = [salted(one) for one in body.questions(engine.tokenizer, hello)]
+            questions = [salted(one) for one in body.questions(tokenizer, hello)]
+        engine.expect_tokenizer(tokenizer)
         with place(engine):
             answers = ask_in_turn(engine, questions, client_gone())
             vectors = [body.vector(answer["vector"], normalize=True) for answer in answers]

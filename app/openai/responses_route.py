@@ -7,6 +7,7 @@ from functools import partial
 from flask import Flask, Response
 
 from app.engine_client import EngineClient
+from app.http.client_limits import submitter
 from app.openai.body import decode_body
 from app.openai.generations import Generations
 from app.openai.long_requests import turn_to_read
@@ -22,7 +23,7 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
 
     @app.post("/v1/responses")
     def responses() -> Response:
-        hello = engine.require_ready()
+        hello, submit = engine.require_ready(), submitter(engine)
         body = decode_body(ResponsesRequest)
         interventions = body.interventions(hello.model)
         params = body.params(hello.api_defaults, hello.limits.context)
@@ -43,4 +44,4 @@ def register(app: Flask, engine: EngineClient, generations: Generations) -> None
             partial(stream, response=response) if body.stream else None,
             constraint=body.constraint(),
         )
-        return serve(engine, generations, [request], answering)
+        return serve(engine, submit, generations, [request], answering)

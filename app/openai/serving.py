@@ -12,9 +12,8 @@ import msgspec
 from flask import Response, jsonify
 
 from app.engine_client import EngineClient
-from app.http.client_limits import submitter
 from app.http.disconnect import client_gone
-from app.openai.choices import Choices
+from app.openai.choices import Choices, Submit
 from app.openai.generations import Generations
 from app.openai.structured_outputs import Constraint, naming
 from app.prompt.grammar_check import check_grammar
@@ -43,6 +42,7 @@ class AnswerOptions:
 
 def serve(
     engine: EngineClient,
+    submit: Submit,
     generations: Generations,
     requests: Sequence[Request],
     answering: AnswerOptions,
@@ -57,7 +57,7 @@ def serve(
             check_grammar(constraint.grammar, engine.tokenizer, vocab_size)
             grammar = constraint.grammar
             requests = [msgspec.structs.replace(one, grammar=grammar) for one in requests]
-        choices = Choices(submitter(engine), requests, n_runs, client_gone(), check)
+        choices = Choices(submit, requests, n_runs, client_gone(), check)
         stack.callback(choices.cancel)
         generations.add(answering.id, choices)
         stack.callback(generations.remove, answering.id)

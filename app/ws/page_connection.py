@@ -219,7 +219,7 @@ class PageConnection:
         return len(prompt_ids(self._engine.tokenizer, message.prompt, messages, tools=tools))
 
     def _generate(self, message: Generate) -> None:
-        clock = RequestClock()
+        clock, tokenizer = RequestClock(), self._engine.tokenizer
         tools = offered_tools(message.tools or (), message.tool_choice)
         ids, dropped = self._read_prompt(message, tools)
         grammar = self._grammar_of(message, tools)
@@ -243,6 +243,7 @@ class PageConnection:
                 reader=self._answer_reader(tools),
             ),
             client=self._client,
+            tokenizer=tokenizer,
         )
         self._send_queue.follow(generation, after=0)
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from app.engine_client import EngineClient, Run
+from app.engine_client import EngineClient, Run, Tokenizer
 from app.http.client_limits import ClientLimits
 from app.prompt.tool_calls.writer import AnswerReader
 from app.protocol.messages import Generation
@@ -296,10 +296,12 @@ class Sessions:
         n_continued: int = 0,
         additions: Additions = NO_ADDITIONS,
         client: str | None = None,
+        tokenizer: Tokenizer | None = None,
     ) -> GenerationLog:
         """Begin a generation; `clock` began with the request, or begins now. `n_continued`: see
         `app.protocol.messages.Generate`. `client`: whose share of the engine it takes from, if not
-        its owner's. Raises `InvalidRequest`, and what `ClientLimits.submit` raises."""
+        its owner's. `tokenizer`: of the request's ids. Raises `InvalidRequest`, and what
+        `ClientLimits.submit` raises."""
         texts = continuation_texts(self._engine.tokenizer, request.ids, n_continued)
         generation = GenerationLog(
             owner,
@@ -318,7 +320,7 @@ class Sessions:
                 report_ended(self._engine, request, generation.on_event)
             else:
                 run = self._client_limits.submit(
-                    client or owner, self._engine, request, generation.on_event
+                    client or owner, self._engine, request, generation.on_event, tokenizer
                 )
                 generation.attach(run)
         except BaseException:
