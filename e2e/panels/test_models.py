@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Locator, Page, Route, expect
 
 from app import tale
 from app.engine.supervisor import SupervisedEngine
@@ -225,6 +225,27 @@ def test_a_path_and_a_search_lead_to_a_model(
     expect(dialog.locator(".offer", has_text="other/bert")).to_have_count(0)
     dialog.get_by_role("button", name="Load some/tale").click()
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)
+
+
+@pytest.mark.parametrize("body", ["<h1>Sign in</h1>", ""])
+def test_an_answer_that_cannot_be_read_ends_the_progress(
+    page: Page, play: Playground, body: str
+) -> None:
+    """As a proxy sends it whose session has expired."""
+    dialog = open_models(page)
+    began = {"name": NAME, "state": "fetching", "progress": 0.5, "message": ""}
+
+    def answer(route: Route) -> None:
+        if route.request.method == "POST":
+            route.fulfill(json=began)
+        else:
+            route.fulfill(body=body, content_type="text/html")
+
+    page.route("**/api/models", answer)
+    dialog.get_by_role("button", name=f"Load {NAME}").click()
+    expect(dialog.get_by_role("alert")).to_contain_text("HTTP 200, but what it sent is no JSON")
+    expect(dialog.get_by_role("progressbar")).to_be_hidden()
+    expect(dialog.get_by_role("button", name="Load", exact=True)).to_be_enabled()
 
 
 def test_a_file_dropped_on_the_dialog_asks_for_its_folder(page: Page, play: Playground) -> None:

@@ -3,7 +3,7 @@
 /**
  * `url`: relative to the page, which a proxy may serve below a path. Resolves to the answer, parsed.
  * Throws the server's error, {code, message}, as its messages have it; the code is "lost" if the server
- * cannot be reached.
+ * cannot be reached, and "unavailable" if its answer cannot be read, as that of a proxy's login page.
  *
  * @param {string} url
  * @param {{method?: string, body?: unknown}} [options]
@@ -17,8 +17,9 @@ export async function ask(url, { method = "GET", body } = {}) {
   } catch {
     throw { code: "lost", message: "The server cannot be reached; try again later." };
   }
-  const answer = await response.json().catch(() => ({}));
-  if (response.ok) return answer;
-  const message = `the server answered HTTP ${response.status}; try again, or see its log`;
-  throw answer.error ?? { code: "unavailable", message };
+  const answer = await response.json().catch(() => undefined);
+  if (response.ok && answer !== undefined) return answer;
+  const how = response.ok ? ", but what it sent is no JSON" : "";
+  const message = `the server answered HTTP ${response.status}${how}; try again, or see its log`;
+  throw answer?.error ?? { code: "unavailable", message };
 }
