@@ -20,8 +20,15 @@ let hello = null;
  * @type {KnownPeaks | null}
  */
 let peaks = null;
-/** "rows/context" → {flops, bytes}; null while the query is pending. @type {Map<string, StepCost | null>} */
+/**
+ * "rows/context" → {flops, bytes}; null while the query is pending, and after it failed: drawing
+ * would send it again in every frame.
+ *
+ * @type {Map<string, StepCost | null>}
+ */
 let costs = new Map();
+/** The last query; the next one waits for it, as the server answers only a few at a time. */
+let queries = Promise.resolve();
 let asking = false;
 export let costsError = "";
 
@@ -92,17 +99,26 @@ function between([first, last], context) {
 }
 
 /** @param {number} rows @param {number} context */
-async function ask(rows, context) {
+function ask(rows, context) {
   const key = `${rows}/${context}`;
   if (costs.has(key)) return;
   const known = costs;
   known.set(key, null);
+  queries = queries.then(() => fetchCost(known, key, { n_rows: rows, context }));
+}
+
+/**
+ * @param {Map<string, StepCost | null>} known
+ * @param {string} key
+ * @param {{n_rows: number, context: number}} step
+ */
+async function fetchCost(known, key, step) {
+  if (known !== costs) return; // of an engine before
   try {
-    const { info } = await inspect({ kind: "plan", n_rows: rows, context });
+    const { info } = await inspect({ kind: "plan", ...step });
     if (info.flops) known.set(key, { flops: info.flops, bytes: info.n_bytes });
   } catch (error) {
-    known.delete(key);
-    costsError = /** @type {Problem} */ (error).message;
+    if (known === costs) costsError = /** @type {Problem} */ (error).message;
   }
   changed("look");
 }
