@@ -79,6 +79,7 @@ class Choices:
         """Held while a run starts or is changed, so that all of them get a change."""
 
         self._running: dict[int, Run] = {}
+        self._n_started = 0
         self._ready = deque(range(0, n * len(requests), n))
         """Choices that can start: the first of each prompt, and those whose prompt was read."""
 
@@ -124,14 +125,23 @@ class Choices:
                 yield None
 
     def update(self, **changes: Any) -> dict[int, int]:
-        """Change settings of all choices, in any thread. Return, by choice, the index of the first
-        token written with the changes; raises what `Run.update` raises."""
+        """Change settings of all choices, in any thread. Return, by choice that is being written,
+        the index of the first token written with the changes. Raises what `Run.update` raises, but
+        InvalidRequest only if no choice takes the changes."""
         with self._lock:
             params = self._requests[0].params.updated(changes)
             self._check(params)
             self._requests = [msgspec.structs.replace(r, params=params) for r in self._requests]
-            running = list(self._running.items())
-            return {choice: run.update(**changes) for choice, run in running}
+            changed, refused = {}, None
+            for choice, run in list(self._running.items()):
+                try:
+                    changed[choice] = run.update(**changes)
+                except InvalidRequest as error:  # it has ended, and its Done is in the inbox
+                    refused = error
+            all_started = self._n_started == self.n * len(self._requests)
+            if refused is not None and all_started and not changed:
+                raise refused
+            return changed
 
     def cancel(self) -> None:
         """End all runs, and start no more."""
@@ -155,6 +165,7 @@ class Choices:
                     self._ready.appendleft(choice)
                     return
                 self._running[choice] = run
+                self._n_started += 1
 
     def _receive(self, choice: int, event: Event) -> None:
         self._inbox.put((choice, event))

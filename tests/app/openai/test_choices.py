@@ -31,9 +31,11 @@ class RecordedRun:
         self.request = request
         self.say = on_event
         self.changes: list[dict[str, Any]] = []
-        self.cancelled = False
+        self.cancelled = self.ended = False
 
     def update(self, **changes: Any) -> int:
+        if self.ended:
+            raise InvalidRequest("this run has ended; settings act on the next one", "id")
         self.changes.append(changes)
         return 7
 
@@ -251,6 +253,23 @@ def test_a_change_reaches_choices_that_have_not_started() -> None:
     with pytest.raises(InvalidRequest, match="temperature"):
         choices.update(temperature=-1.0)
     assert len(submissions.runs[0].changes) == 1
+
+
+def test_a_change_passes_over_choices_whose_end_was_not_read_yet() -> None:
+    submissions = Submissions()
+    choices = started(2, submissions)
+    first = submissions.runs[0]
+    first.say(token())
+    first.ended = True
+    assert choices.update(temperature=0.25) == {}, "the other one will start with it"
+    next(iter(choices))
+    second = submissions.runs[1]
+    assert second.request.params.temperature == 0.25
+    assert choices.update(temperature=0.5) == {1: 7}
+    assert second.changes == [{"temperature": 0.5}]
+    second.ended = True
+    with pytest.raises(InvalidRequest, match="has ended"):
+        choices.update(temperature=0.75)
 
 
 # ---- over HTTP -------------------------------------------------------------------------------
