@@ -16,19 +16,17 @@ import os
 import threading
 import time
 from collections.abc import AsyncIterator, Callable
-from concurrent.futures import Future
 from multiprocessing.connection import Connection
 from typing import Any, NamedTuple
 
 import ray
 from ray.serve._private import replica as serve_replica
 
+from app.cluster.shared_engine import SharedEngine
 from app.cluster.stages import StageActors
 from app.engine.loading import ReplicaPlace
 from app.engine.main import EngineMain
-from app.engine_client import Engine, EngineRun, Load, OnEvent, Progress
-from gpu import EngineInfo, EngineStats, Request
-from gpu.inspection.requests import Answer, Question
+from app.engine_client import Engine, Load, Progress
 
 PING_SECONDS = 5.0
 """Time between two signs of life of a server."""
@@ -39,7 +37,6 @@ SILENT_SECONDS = 60.0
 """A server that was silent for so long is gone, however its connection looks."""
 END = b""
 """Message after the last one of an engine."""
-ASKERS_OF_A_LINK = 1 << 32
 
 
 class ConnectionOpened(NamedTuple):
@@ -132,50 +129,6 @@ def _on_given_devices(load: Callable[..., Engine], number: int, stages: StageAct
     gpus = ray.get_gpu_ids()
     place = ReplicaPlace(number, str(gpus[0]) if gpus else None, stages)
     return functools.partial(load, place=place)
-
-
-class SharedEngine:
-    """An engine as one of its connections uses it: closing it ends the runs of that one."""
-
-    def __init__(self, engine: Engine, link: int) -> None:
-        self._engine = engine
-        self._link = link
-        self._runs: list[EngineRun] = []
-
-    @property
-    def info(self) -> EngineInfo:
-        return self._engine.info
-
-    @property
-    def failure(self) -> str | None:
-        return self._engine.failure
-
-    @property
-    def busy_since(self) -> float | None:
-        return self._engine.busy_since
-
-    @property
-    def stats(self) -> EngineStats:
-        return self._engine.stats
-
-    def submit(self, request: Request, on_event: OnEvent) -> EngineRun:
-        run = self._engine.submit(request, on_event)
-        self._runs.append(run)
-        return run
-
-    def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
-        return self._engine.inspect(question, self._asker(asker))
-
-    def cancel_questions(self, asker: int) -> None:
-        self._engine.cancel_questions(self._asker(asker))
-
-    def close(self) -> None:
-        for run in self._runs:
-            run.cancel()
-
-    def _asker(self, asker: int) -> int:
-        """Return a number that no asker of another connection has."""
-        return self._link * ASKERS_OF_A_LINK + asker
 
 
 class ServerConnection:
