@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
@@ -205,3 +206,15 @@ def wait_ready(engine: EngineClient) -> None:
     ready = threading.Event()
     engine.listen(lambda status, hello: ready.set() if hello else None)
     assert ready.wait(PATIENCE_S), engine.status
+
+
+def wait_until_load_is(site: Site, running: int, waiting: int) -> None:
+    """Wait until so many runs have a slot and wait; far less long than the runs would take."""
+    deadline = time.monotonic() + 10
+    while True:
+        stats = site.engine.stats
+        assert stats is not None
+        if (stats.n_running, stats.n_waiting) == (running, waiting):
+            return
+        assert time.monotonic() < deadline, stats
+        time.sleep(0.01)

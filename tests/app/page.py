@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 from simple_websocket import Client
 
+from gpu.pace import LEAST_PACE
+
 PATIENCE_S = 60.0
 """Longest wait for a message, or for an engine's process, on a busy machine. Nothing is claimed of
 it: what must be quick is measured."""
@@ -67,6 +69,17 @@ class PageClient(Client):
             known = {**message, **body}
             if type in (message["type"], body["type"]) and fields.items() <= known.items():
                 return known
+
+    def hold_slot(self, id: str) -> None:
+        """Begin a text that holds its slot until it is stopped: it would take an hour."""
+        params = {"max_tokens": 480, "ignore_eos": True}
+        self.send_message("generate", id=id, prompt="Once", params=params, pace=LEAST_PACE)
+        self.until("token")
+
+    def stop(self, id: str) -> None:
+        """Stop a text and wait until it has ended."""
+        self.send_message("stop", id=id)
+        self.until("done", id=id)
 
     def events(self, id: str) -> Iterator[dict[str, Any]]:
         """Return the events of a generation that were received so far."""

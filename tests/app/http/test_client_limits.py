@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import threading
-import time
 import urllib.error
 import urllib.request
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from itertools import islice
 from typing import Any
 
 import pytest
@@ -17,8 +17,8 @@ from app.http.client_limits import ClientLimits, max_runs
 from app.ws.sessions import Retention
 from gpu import EngineError, PaceChange, QueueFull, Request, SamplingParams
 from gpu.events import Done, Event, Timings
-from tests.app.conftest import Site, StartSite, wait_ready
-from tests.app.page import PageClient
+from tests.app.conftest import Site, StartSite, wait_ready, wait_until_load_is
+from tests.app.page import PATIENCE_S, PageClient
 from tests.app.ws.test_sessions import ScriptedEngine
 
 LONG = {"max_tokens": 480}
@@ -51,8 +51,7 @@ def test_one_session_leaves_half_of_the_queue_to_others(start_site: StartSite) -
     error = next(m for m in tab.messages if m["type"] == "error")
     assert "you already have 3 generations running or waiting" in error["message"]
     assert generate(other, "e", "f") == {"e": "accepted", "f": "accepted"}
-    tab.send_message("stop", id="c")
-    tab.until("done", id="c")
+    tab.stop("c")
     assert generate(tab, "g") == {"g": "accepted"}, "a share is free when its run has ended"
 
 
@@ -68,8 +67,7 @@ def test_paused_texts_take_no_place_of_their_client(start_site: StartSite) -> No
     page.send_message("update", id="a", pace=None)
     refusal = page.until("error", id="a")
     assert "you already have 2 generations running or waiting" in refusal["message"]
-    page.send_message("stop", id="c")
-    page.until("done", id="c")
+    page.stop("c")
     page.send_message("update", id="a", pace=None)
     assert page.until("updated", id="a")["pace"] is None
     page.send_message("generate", id="f", prompt="Once", params=LONG, pace=0)
@@ -88,22 +86,24 @@ def test_pages_without_a_cookie_share_the_places_of_their_address(start_site: St
 
 def test_a_program_leaves_half_of_the_queue_to_others(start_site: StartSite) -> None:
     """Beyond that, the error is the same as for a full queue."""
-    site = start_site(n_slots=1, queue=4, delay=0.01)
+    site = start_site(n_slots=1, queue=4)
+    holder, page = site.page(cookie=site.cookie()), site.page(cookie=site.cookie())
+    holder.hold_slot("held")
     with ThreadPoolExecutor(8) as pool:
         asked = [pool.submit(complete, site) for _ in range(8)]
-        page = site.page(cookie=site.cookie())
-        deadline = time.monotonic() + 10
-        while sum(future.done() for future in asked) < 5 and time.monotonic() < deadline:
-            time.sleep(0.02)
+        refused = islice(as_completed(asked, PATIENCE_S), 5)
+        assert [future.result() for future in refused] == [429] * 5
+        wait_until_load_is(site, 1, 3)
         assert generate(page, "a") == {"a": "accepted"}
-        page.send_message("stop", id="a")
+        page.stop("a")
+        holder.stop("held")
         codes = sorted(future.result() for future in asked)
     assert codes == [200] * 3 + [429] * 5
     assert complete(site) == 200
 
 
 def complete(site: Site) -> int:
-    body = json.dumps({"prompt": "Once", "max_tokens": 100}).encode()
+    body = json.dumps({"prompt": "Once", "max_tokens": 2}).encode()
     request = urllib.request.Request(f"{site.url}/v1/completions", body)
     try:
         with urllib.request.urlopen(request, timeout=30) as answer:
@@ -113,23 +113,21 @@ def complete(site: Site) -> int:
 
 
 def test_a_queue_whose_pages_have_gone_is_free_soon(start_site: StartSite) -> None:
-    site = start_site(n_slots=1, queue=4, delay=0.05, retention=Retention(waiting_seconds=0.3))
-    owner, others = site.cookie(), [site.cookie() for _ in range(2)]
-    page = site.page(cookie=owner)
-    assert generate(page, "a") == {"a": "accepted"}
-    for cookie in others:
-        gone = site.page(cookie=cookie)
-        assert generate(gone, "b", "c") == {"b": "accepted", "c": "accepted"}
-        gone.drop()
-    new = site.page(cookie=site.cookie())
+    site = start_site(n_slots=1, queue=4, retention=Retention(waiting_seconds=0.3))
+    cookies = [site.cookie() for _ in range(4)]
+    page, new, *others = [site.page(cookie=cookie) for cookie in cookies]
+    page.hold_slot("a")
+    for other in others:
+        assert generate(other, "b", "c") == {"b": "accepted", "c": "accepted"}
     assert generate(new, "d") == {"d": "queue_full"}
-    deadline = time.monotonic() + 10
-    while (stats := site.engine.stats) is None or stats.n_waiting:
-        assert time.monotonic() < deadline, "those who left still hold the queue"
-        time.sleep(0.05)
+    for other in others:
+        other.drop()
+    wait_until_load_is(site, 1, 0)
     assert generate(new, "e") == {"e": "accepted"}
+    page.send_message("update", id="a", pace=None)
+    page.until("updated", id="a")
     page.until("token")
-    again = site.page(cookie=others[0])
+    again = site.page(cookie=cookies[-1])
     again.send_message("resume", id="b")
     assert again.until("done")["reason"] == "cancelled"
 

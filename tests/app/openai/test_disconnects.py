@@ -5,12 +5,11 @@ from __future__ import annotations
 import http.client
 import json
 import socket
-import time
 from typing import Any
 
 import pytest
 
-from tests.app.conftest import Site, StartSite
+from tests.app.conftest import Site, StartSite, wait_until_load_is
 
 LONG = {"prompt": "Once", "max_tokens": 480}
 
@@ -19,18 +18,6 @@ def ask(site: Site, route: str = "completions", **fields: Any) -> http.client.HT
     connection = http.client.HTTPConnection("127.0.0.1", site.port, timeout=30)
     connection.request("POST", f"/v1/{route}", json.dumps(fields))
     return connection
-
-
-def wait_until_load_is(site: Site, running: int, waiting: int) -> None:
-    """Wait until so many runs have a slot and wait; far less long than the runs would take."""
-    deadline = time.monotonic() + 10
-    while True:
-        stats = site.engine.stats
-        assert stats is not None
-        if (stats.n_running, stats.n_waiting) == (running, waiting):
-            return
-        assert time.monotonic() < deadline, stats
-        time.sleep(0.01)
 
 
 @pytest.mark.parametrize(
