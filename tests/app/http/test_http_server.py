@@ -11,7 +11,7 @@ import sys
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -21,7 +21,7 @@ from app.http.connections import MAX_CONNECTIONS, MIN_CONNECTIONS, max_connectio
 from app.http.http_server import HttpServer
 from app.http.security import MAX_BODY_BYTES
 from app.server import bind
-from tests.app.conftest import Site
+from tests.app.conftest import Site, wait_until_load_is
 from tests.app.http.raw_socket import CLOSE, RawSocket, frame, n_descriptors
 from tests.app.page import PATIENCE_S
 from tests.app.test_server import Server
@@ -161,12 +161,11 @@ def test_a_client_that_does_not_hang_up_holds_no_thread(site: Site) -> None:
 def test_silent_connections_give_way_to_those_that_ask(
     start_server: StartServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.3)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 3600.0)
     port = start_server(8)
     silent = [connect(port) for _ in range(8)]
-    time.sleep(0.1)
     assert status(ask(port, HEALTH)) == 503, "none was silent for long"
-    time.sleep(0.4)
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
     for _ in range(20):
         assert status(ask(port, HEALTH)) == 200
     for sock in silent:
@@ -177,15 +176,25 @@ def test_silent_connections_give_way_to_those_that_ask(
     "head", [POST + b"Content-Length: 1000\r\n\r\n", CHUNKED + b"3e8\r\n"], ids=["plain", "chunked"]
 )
 def test_a_connection_with_half_a_body_gives_way(
-    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, head: bytes
+    site: Site, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, head: bytes
 ) -> None:
-    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.3)
-    port = start_server(4)
-    slow = [connect(port) for _ in range(4)]
+    """There are three connections, of which none is reserved for requests that are answered at
+    once: all can be at work."""
+    entered = threading.Semaphore(0)
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        entered.release()
+        return site.app(environ, start_response)
+
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 3600.0)
+    port = start_server(3, app)
+    slow = [connect(port) for _ in range(3)]
     for sock in slow:
         sock.sendall(head)
-    time.sleep(0.5)
-    for _ in range(20):
+        assert entered.acquire(timeout=PATIENCE_S)
+    assert status(ask(port, HEALTH)) == 503, "none was slow for long"
+    monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
+    for _ in slow:  # not once more: one that gave way counts until its thread has ended
         assert status(ask(port, HEALTH)) == 200
     for sock in slow:
         sock.close()
@@ -200,14 +209,18 @@ def test_a_connection_with_half_a_body_gives_way(
     ids=["plain", "chunked"],
 )
 def test_a_request_that_is_whole_does_not_give_way(
-    start_server: StartServer, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
+    site: Site, start_server: StartServer, monkeypatch: pytest.MonkeyPatch, request_bytes: bytes
 ) -> None:
     monkeypatch.setattr(connections, "MIN_IDLE_SECONDS", 0.0)
-    port = start_server(1)
+    port, page, held = start_server(1), site.page(), ("a", "b", "c", "d")
+    for id in held:
+        page.hold_slot(id)
     with connect(port) as sock:
         sock.sendall(request_bytes)
-        time.sleep(0.3)
+        wait_until_load_is(site, len(held), 1)
         assert status(ask(port, HEALTH)) == 503
+        for id in held:
+            page.stop(id)
         answer = read_all(sock)
     assert status(answer) == 200
     assert b'"completion_tokens":400' in answer.replace(b" ", b"")
