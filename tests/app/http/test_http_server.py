@@ -319,7 +319,8 @@ def test_a_refusal_holds_nothing(start_server: StartServer) -> None:
     before = settled()
     for _ in range(200):
         assert status(ask(port, HEALTH)) == 503
-    assert settled() == before
+    # Fewer are no fault: threads of earlier tests may still be ending.
+    assert all(now <= then for now, then in zip(settled(), before, strict=True))
     silent.close()
 
 
