@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,7 +9,7 @@ import openai
 import pytest
 from openai.types.chat import ChatCompletionMessageParam
 
-from tests.app.conftest import Site, StartSite
+from tests.app.conftest import Site, StartSite, wait_until_load_is
 
 HELLO: list[ChatCompletionMessageParam] = [{"role": "user", "content": "Tell me a story."}]
 MODEL = "fake-story"
@@ -133,30 +132,24 @@ def test_another_model_is_not_found(client: openai.OpenAI) -> None:
 
 
 def test_a_full_queue_is_a_rate_limit(start_site: StartSite) -> None:
-    site = start_site(delay=0.05, n_slots=1, queue=0)
-    with openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client:
-        stream = client.completions.create(model=MODEL, prompt="Once", max_tokens=200, stream=True)
-        next(iter(stream))
-        with pytest.raises(openai.RateLimitError) as caught:
-            client.completions.create(model=MODEL, prompt="Once")
-        assert caught.value.response.headers["Retry-After"]
-        stream.close()
+    site = start_site(n_slots=1, queue=0)
+    site.page().hold_slot("a")
+    with (
+        openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.RateLimitError) as caught,
+    ):
+        client.completions.create(model=MODEL, prompt="Once")
+    assert caught.value.response.headers["Retry-After"]
 
 
 def test_a_closed_stream_cancels_its_run(start_site: StartSite) -> None:
-    site = start_site(delay=0.02, n_slots=1, queue=0)
+    site = start_site(delay=0.1, n_slots=1, queue=0)  # 48 seconds for the text
     with openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client:
-        stream = client.completions.create(model=MODEL, prompt="Once", max_tokens=500, stream=True)
+        stream = client.completions.create(model=MODEL, prompt="Once", max_tokens=480, stream=True)
         next(iter(stream))
         stream.close()
-        deadline = time.monotonic() + 6
-        while True:
-            try:
-                client.completions.create(model=MODEL, prompt="a", max_tokens=1)
-                break
-            except openai.RateLimitError:
-                assert time.monotonic() < deadline, "a closed stream still holds its slot"
-                time.sleep(0.1)
+        wait_until_load_is(site, 0, 0)
+        client.completions.create(model=MODEL, prompt="a", max_tokens=1)
 
 
 def test_an_answer_in_another_turn(client: openai.OpenAI) -> None:
