@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import re
 import signal
-import threading
-import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from flask.testing import FlaskClient
 
-from tests.app.conftest import Site, StartSite
+from app.engine_client import OnEvent, Run
+from gpu import Request
+from gpu.events import Done, Event, Token
+from tests.app.conftest import Site, StartSite, wait_until_load_is
 from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete, http_client
+from tests.app.page import PATIENCE_S
 
 BAD_COMPLETIONS: dict[str, tuple[Any, str | None]] = {
     "not json": (b"prompt=Once", None),
@@ -221,10 +225,8 @@ def test_another_model_is_not_found(http: FlaskClient) -> None:
 
 
 def test_a_full_queue_asks_to_try_again(start_site: StartSite) -> None:
-    site = start_site(n_slots=1, queue=0, delay=0.02)
-    page = site.page()
-    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 200})
-    page.until("token")
+    site = start_site(n_slots=1, queue=0)
+    site.page().hold_slot("a")
     response = site.app.test_client().post("/v1/completions", json={"prompt": "a"})
     assert response.status_code == 429
     assert int(response.headers["Retry-After"]) >= 1
@@ -232,25 +234,52 @@ def test_a_full_queue_asks_to_try_again(start_site: StartSite) -> None:
     assert response.json["error"]["type"] == "rate_limit_error"
 
 
-def test_a_request_with_a_larger_priority_waits_for_the_others(start_site: StartSite) -> None:
-    site = start_site(n_slots=1, queue=4, delay=0.01)
+Heard = queue.SimpleQueue[tuple[Request, Event]]
+
+
+def listen(site: Site, monkeypatch: pytest.MonkeyPatch) -> Heard:
+    """Return what the site's engine will tell of the requests after this, in that order."""
+    heard: Heard = queue.SimpleQueue()
+    submit = site.engine.submit
+
+    def submit_heard(request: Request, on_event: OnEvent) -> Run:
+        def hear(event: Event) -> None:
+            on_event(event)
+            heard.put((request, event))
+
+        return submit(request, hear)
+
+    monkeypatch.setattr(site.engine, "submit", submit_heard)
+    return heard
+
+
+def next_heard(heard: Heard, kind: type[Event]) -> Request:
+    """Return the request of the next event of a kind."""
+    while not isinstance((told := heard.get(timeout=PATIENCE_S))[1], kind):
+        pass
+    return told[0]
+
+
+def test_a_request_with_a_larger_priority_waits_for_the_others(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = start_site(n_slots=1, queue=4)
     page = site.page()
-    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 100})
-    page.until("token")
-    ended: list[int] = []
+    page.hold_slot("a")
+    heard = listen(site, monkeypatch)
 
     def ask(priority: int) -> None:
-        body = {"prompt": "a", "max_tokens": 2, "priority": priority}
-        assert site.app.test_client().post("/v1/completions", json=body).status_code == 200
-        ended.append(priority)
+        complete(site.app.test_client(), max_tokens=2, priority=priority)
 
-    clients = [threading.Thread(target=ask, args=(priority,)) for priority in (5, 0)]
-    for client in clients:
-        client.start()
-        time.sleep(0.15)  # they wait in this order
-    for client in clients:
-        client.join(20)
-    assert ended == [0, 5]
+    with ThreadPoolExecutor(2) as pool:
+        asked = []
+        for n_waiting, priority in enumerate((5, 0), 1):
+            asked.append(pool.submit(ask, priority))
+            wait_until_load_is(site, 1, n_waiting)
+        page.stop("a")
+        for each in asked:
+            each.result()
+    assert [next_heard(heard, Done).priority for _ in asked] == [0, 5]
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
@@ -300,18 +329,18 @@ def test_other_methods_and_paths_are_json_too(http: FlaskClient) -> None:
 
 @pytest.mark.parametrize("stream", [True, False], ids=["stream", "whole"])
 def test_an_engine_that_dies_ends_an_answer_with_an_error(
-    start_site: StartSite, stream: bool
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """The response cannot be resumed, since the server keeps none; its seed repeats the text."""
     site: Site = start_site(process=True, delay=0.05)
+    heard = listen(site, monkeypatch)
     connection = http_client(site)
     body = {"prompt": "Once", "stream": stream, "max_tokens": 400, "seed": 2**64 - 7}
     connection.request("POST", "/v1/completions", json.dumps(body))
     if stream:
         response = connection.getresponse()
         response.read1(10)
-    else:
-        time.sleep(1)
+    next_heard(heard, Token)
     pid = getattr(site.engine, "pid", None)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
