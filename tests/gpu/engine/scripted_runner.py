@@ -6,9 +6,11 @@ before it hold the same sequence."""
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -96,6 +98,9 @@ class ScriptedRunner:
         self.script = script
         self._delay = delay
         self._fail_at = fail_at
+        self._go = threading.Event()
+        self._go.set()
+        self._n_until_held = 0
         self._pending: deque[StepResult] = deque()
         self.copied: list[tuple[int, int]] = []
         # position of a slot's next row, and of the first draft that may be fed again; None: any
@@ -117,6 +122,18 @@ class ScriptedRunner:
         self.n_moved = 0
         self.host: dict[int, dict[int, Cell]] = {}  # cells of the blocks by place
         self.n_loaded = 0
+
+    @contextmanager
+    def held(self, after: int = 0) -> Iterator[None]:
+        """Within the block no step ends but the next `after`: what is asked of the engine there
+        comes before its runs go on, however late the caller's thread is. The engine stands still
+        meanwhile, so await no answer of it."""
+        self._n_until_held = after
+        self._go.clear()
+        try:
+            yield
+        finally:
+            self._go.set()
 
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         ids = tokens.tolist()
@@ -275,6 +292,9 @@ class ScriptedRunner:
         return at
 
     def collect(self) -> StepResult:
+        if not self._go.is_set():
+            self._n_until_held -= 1
+            assert self._n_until_held >= 0 or self._go.wait(60), "the test did not let it go on"
         time.sleep(self._delay)
         return self._pending.popleft()
 

@@ -13,6 +13,7 @@ from gpu.engine.thread import ENDED_BY_CLOSE
 from gpu.errors import ContextExceeded, EngineClosed, EngineError, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Queued, Token, Updated
 from gpu.load_options import LoadOptions
+from gpu.pace import LEAST_PACE, PaceChange
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.text.tokenizer import Tokenizer
@@ -114,10 +115,12 @@ def test_the_cached_part_of_a_prompt_is_reported(made, tokenizer, prefix_cache, 
 
 
 def test_a_prompt_cancelled_in_the_queue_was_neither_found_nor_computed(made, tokenizer):
-    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
+    runner = ScriptedRunner(n_slots=1)
+    engine = make(made, tokenizer, runner)
     first, second = Events(), Events()
-    engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), first)
-    engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), second).cancel()
+    with runner.held():
+        engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), first)
+        engine.submit(Request([1, 2, 3], SamplingParams(max_tokens=30)), second).cancel()
     done = second.wait()[-1]
     assert isinstance(done, Done)
     timings = done.timings
@@ -127,9 +130,10 @@ def test_a_prompt_cancelled_in_the_queue_was_neither_found_nor_computed(made, to
 
 
 def test_runs_share_steps_and_stay_what_they_are_alone(made, tokenizer):
-    runner = ScriptedRunner(n_slots=2, delay=0.001)
+    runner = ScriptedRunner(n_slots=2)
     engine = make(made, tokenizer, runner)
-    runs = [engine.generate([p, p + 1], SamplingParams(max_tokens=25)) for p in (3, 90)]
+    with runner.held():
+        runs = [engine.generate([p, p + 1], SamplingParams(max_tokens=25)) for p in (3, 90)]
     assert [[t.id for t in run] for run in runs] == [expected([p, p + 1], 25) for p in (3, 90)]
     assert any(len(step.samples) == 2 for step in runner.steps)
 
@@ -201,10 +205,12 @@ def test_a_full_context_ends_the_run(made, tokenizer):
 
 def test_cancel_keeps_what_was_written(made, tokenizer):
     events = Events()
-    engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
-    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
-    assert events.first_token.wait(10)
-    run.cancel()
+    runner = ScriptedRunner()
+    engine = make(made, tokenizer, runner)
+    with runner.held(after=3):
+        run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
+        assert events.first_token.wait(10)
+        run.cancel()
     last = events.wait()[-1]
     assert isinstance(last, Done)
     assert last.reason == "cancelled"
@@ -213,12 +219,14 @@ def test_cancel_keeps_what_was_written(made, tokenizer):
 
 
 def test_an_update_names_the_first_token_it_acts_on(made, tokenizer):
-    runner = ScriptedRunner(delay=0.005)
+    runner = ScriptedRunner()
     engine = make(made, tokenizer, runner)
     events = Events()
-    run = engine.submit(Request([9], SamplingParams(max_tokens=50, temperature=0.5)), events)
-    assert events.first_token.wait(10)
-    index = run.update(temperature=1.5)
+    with runner.held(after=3):
+        run = engine.submit(Request([9], SamplingParams(max_tokens=50, temperature=0.5)), events)
+        assert events.first_token.wait(10)
+        asked = run.start_update(temperature=1.5)
+    index = asked.result(20)
     events.wait()
     acknowledged = [e for e in events.all if isinstance(e, Updated)]
     assert [e.index for e in acknowledged] == [index]
@@ -237,10 +245,13 @@ def test_an_update_names_the_first_token_it_acts_on(made, tokenizer):
     ],
 )
 def test_a_bad_update_changes_nothing(made, tokenizer, changes, param):
-    engine = make(made, tokenizer, ScriptedRunner(delay=0.002))
-    run = engine.generate([9], SamplingParams(max_tokens=30))
+    runner = ScriptedRunner()
+    engine = make(made, tokenizer, runner)
+    with runner.held():
+        run = engine.generate([9], SamplingParams(max_tokens=30))
+        asked = run.start_update(**changes)
     with pytest.raises(InvalidRequest) as error:
-        run.update(**changes)
+        asked.result(20)
     assert error.value.param == param
     assert [t.id for t in run] == expected([9], 30)
 
@@ -253,23 +264,27 @@ def test_an_update_after_the_end_says_so(made, tokenizer):
 
 
 def test_lowering_max_tokens_below_what_was_written_ends_the_run(made, tokenizer):
-    engine = make(made, tokenizer, ScriptedRunner(delay=0.005))
+    runner = ScriptedRunner()
+    engine = make(made, tokenizer, runner)
     events = Events()
-    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
-    assert events.first_token.wait(10)
-    run.update(max_tokens=1)
+    with runner.held(after=3):
+        run = engine.submit(Request([9], SamplingParams(max_tokens=60)), events)
+        assert events.first_token.wait(10)
+        run.start_update(max_tokens=1)
     last = events.wait()[-1]
     assert isinstance(last, Done)
     assert last.reason == "length"
 
 
 def test_runs_beyond_the_slots_wait_in_order_and_hear_their_place(made, tokenizer):
-    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002), queue=2)
+    runner = ScriptedRunner(n_slots=1)
+    engine = make(made, tokenizer, runner, queue=2)
     events = [Events() for _ in range(3)]
-    for i, sink in enumerate(events):
-        engine.submit(Request([i + 1], SamplingParams(max_tokens=10)), sink)
-    with pytest.raises(QueueFull, match="3 requests"):
-        engine.submit(Request([4], SamplingParams(max_tokens=10)), Events())
+    with runner.held():
+        for i, sink in enumerate(events):
+            engine.submit(Request([i + 1], SamplingParams(max_tokens=10)), sink)
+        with pytest.raises(QueueFull, match="3 requests"):
+            engine.submit(Request([4], SamplingParams(max_tokens=10)), Events())
     for sink in events:
         sink.wait()
     assert [e.position for s in events for e in s.all if isinstance(e, Accepted)] == [0, 1, 2]
@@ -278,10 +293,12 @@ def test_runs_beyond_the_slots_wait_in_order_and_hear_their_place(made, tokenize
 
 
 def test_a_waiting_run_can_be_cancelled(made, tokenizer):
-    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, delay=0.002))
+    runner = ScriptedRunner(n_slots=1)
+    engine = make(made, tokenizer, runner)
     first, second = Events(), Events()
-    engine.submit(Request([1], SamplingParams(max_tokens=30)), first)
-    engine.submit(Request([2], SamplingParams(max_tokens=30)), second).cancel()
+    with runner.held():
+        engine.submit(Request([1], SamplingParams(max_tokens=30)), first)
+        engine.submit(Request([2], SamplingParams(max_tokens=30)), second).cancel()
     last = second.wait()[-1]
     assert isinstance(last, Done)
     assert (last.reason, second.ids) == ("cancelled", [])
@@ -299,15 +316,16 @@ def test_runs_wait_until_the_cache_can_hold_their_prompts(made, tokenizer):
 
 
 def test_max_tokens_may_be_raised_past_what_the_cache_holds_now(made, tokenizer):
-    runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.005)
-    engine = make(made, tokenizer, runner)
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=2, n_blocks=4))
     sinks = [Events(), Events()]
     runs = [
-        engine.submit(Request([i + 1], SamplingParams(max_tokens=30)), sink)
+        engine.submit(Request([i + 1], SamplingParams(max_tokens=30), pace=LEAST_PACE), sink)
         for i, sink in enumerate(sinks)
     ]
     assert all(sink.first_token.wait(10) for sink in sinks)
     runs[0].update(max_tokens=50)
+    for run in runs:
+        run.update(pace=PaceChange(None))
     for i, (sink, n) in enumerate(zip(sinks, (50, 30), strict=True)):
         sink.wait()
         assert sink.ids == expected([i + 1], n)
@@ -346,12 +364,13 @@ def test_logits_are_computed_while_every_slot_writes(made, tokenizer):
 
 
 def test_logits_are_refused_while_runs_have_every_block(made, tokenizer):
-    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, n_blocks=4, delay=0.005))
+    engine = make(made, tokenizer, ScriptedRunner(n_slots=1, n_blocks=4))
     events = Events()
-    engine.submit(Request([9] * 45, SamplingParams(max_tokens=17)), events)
+    run = engine.submit(Request([9] * 45, SamplingParams(max_tokens=17), pace=LEAST_PACE), events)
     assert events.first_token.wait(10)
     with pytest.raises(QueueFull, match="no KV cache is free"):
         engine.logits([1] * 33)
+    run.update(pace=PaceChange(None))
     events.wait()
     assert engine.logits([1] * 33).shape == (33, 256)
 
@@ -380,11 +399,11 @@ def test_a_failing_device_ends_the_runs_with_the_reason(made, tokenizer):
 
 
 def test_close_ends_running_and_waiting_runs(made, tokenizer):
-    runner = ScriptedRunner(n_slots=1, delay=0.005)
+    runner = ScriptedRunner(n_slots=1)
     engine = make(made, tokenizer, runner)
     events = [Events(), Events()]
     for sink in events:
-        engine.submit(Request([3], SamplingParams(max_tokens=60)), sink)
+        engine.submit(Request([3], SamplingParams(max_tokens=60), pace=LEAST_PACE), sink)
     engine.close()
     assert runner.closed
     ends = [(e.reason, e.message) for s in events for e in s.wait() if isinstance(e, Done)]

@@ -157,12 +157,14 @@ class Log:
 
 
 def test_the_client_sees_a_pause_and_every_prompt_token_once(tokenizer: Tokenizer) -> None:
-    runner = ScriptedRunner(n_slots=2, n_blocks=5, delay=0.001)
+    runner = ScriptedRunner(n_slots=2, n_blocks=5)
     engine = Engine(lambda: runner, tokenizer)
     logs = [Log(), Log()]
     try:
-        for i, log in enumerate(logs):
-            engine.submit(Request([i + 1] * 10, SamplingParams(max_tokens=50), capture=True), log)
+        with runner.held():
+            for i, log in enumerate(logs):
+                params = SamplingParams(max_tokens=50)
+                engine.submit(Request([i + 1] * 10, params, capture=True), log)
         for log in logs:
             log.wait()
     finally:
@@ -209,7 +211,7 @@ def test_interventions_act_on_what_is_computed_again(
     tokenizer: Tokenizer, prefix_cache: bool
 ) -> None:
     """Another slot knows nothing of them, so they are set again; they switch on at token 5."""
-    runner = SlotRunner(n_slots=2, n_blocks=5, delay=0.001)
+    runner = SlotRunner(n_slots=2, n_blocks=5)
     engine = Engine(lambda: runner, tokenizer, LoadOptions(prefix_cache=prefix_cache))
     off = Interventions(mlp=(LayerFactor(0, 0.0),))
     digest = ActiveInterventions(mlp={0: 0.0}).digest
@@ -217,8 +219,9 @@ def test_interventions_act_on_what_is_computed_again(
     params = SamplingParams(max_tokens=50)
     change = ScheduledUpdate(5, {}, interventions=off)
     try:
-        engine.submit(Request([1] * 10, params), logs[0])
-        engine.submit(Request([2] * 10, params, updates=(change,)), logs[1])
+        with runner.held():
+            engine.submit(Request([1] * 10, params), logs[0])
+            engine.submit(Request([2] * 10, params, updates=(change,)), logs[1])
         for log in logs:
             log.wait()
     finally:

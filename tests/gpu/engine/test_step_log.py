@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from typing import Any
 
 import pytest
@@ -63,6 +64,11 @@ def engine(tmp_path: Any) -> Iterator[Callable[..., Engine]]:
         one.close()
 
 
+def held(engine: Engine) -> AbstractContextManager[None]:
+    runner: Any = engine._thread.runner
+    return runner.held()  # type: ignore[no-any-return]
+
+
 def submit(engine: Engine, prompt: list[int], n: int) -> Events:
     events = Events()
     params = SamplingParams(seed=0, temperature=0.0, max_tokens=n)
@@ -103,7 +109,8 @@ def test_rows_and_drafts_are_those_of_the_run(engine: Callable[..., Engine]) -> 
 def test_a_run_that_waits_is_in_the_steps_of_the_others(engine: Callable[..., Engine]) -> None:
     one = engine(n_slots=1)
     steps(one)
-    first, second = submit(one, [1, 2, 3], 30), submit(one, [4, 5, 6], 5)
+    with held(one):
+        first, second = submit(one, [1, 2, 3], 30), submit(one, [4, 5, 6], 5)
     first.done()
     second.done()
     answer = steps(one)
@@ -117,7 +124,8 @@ def test_a_preempted_run_is_told_from_one_that_waits(engine: Callable[..., Engin
     """Each may come to 4 blocks, and there are 5."""
     one = engine(n_slots=3, n_blocks=5)
     steps(one)
-    runs = [submit(one, [1] * 10, 50), submit(one, [2] * 10, 50)]
+    with held(one):
+        runs = [submit(one, [1] * 10, 50), submit(one, [2] * 10, 50)]
     for run in runs:
         run.done()
     answer = steps(one)
