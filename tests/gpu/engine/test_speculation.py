@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 import threading
-import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -233,21 +233,28 @@ def test_an_update_amid_drafts_names_the_first_token_it_acts_on(
     def script(ids: list[int]) -> int:
         return repeating(ids) if ids[0] == 1 else 1 + len(ids) * len(ids) % 251
 
-    one = engine(script=script, delay=0.002, context=600, n_blocks=80)
+    one = engine(script=script, context=600, n_blocks=80)
     runner: Any = one._thread.runner
-    beside = one.submit(Request([9], SamplingParams(seed=0, max_tokens=550)), Recorded())
     recorded = Recorded()
+    asked: dict[float, Future[int]] = {}
+
+    def on_event(event: Event) -> None:
+        """Ask after every fourth token of the text beside: as three steps are in flight, every
+        third would find the drafts of the other text always in the same place."""
+        if isinstance(event, Token) and event.index % 4 == 0 and len(recorded.events) < 400:
+            temperature = 0.1 + 0.001 * event.index
+            asked[temperature] = going.start_update(temperature=temperature)
+
     params = SamplingParams(seed=0, max_tokens=500, temperature=1.0)
-    going = one.submit(Request([1, 2, 3], params), recorded)
+    with runner.held():
+        one.submit(Request([9], SamplingParams(seed=0, max_tokens=550)), on_event)
+        going = one.submit(Request([1, 2, 3], params), recorded)
     slot = 1
-    in_force = dict.fromkeys(range(500), 1.0)
-    for i in range(60):
-        first = going.update(temperature=0.1 + 0.01 * i)
-        in_force |= dict.fromkeys(range(first, 500), 0.1 + 0.01 * i)
-        time.sleep(0.007)  # some steps between two updates
-    beside.cancel()
-    going.cancel()
     n_written = len(recorded.ids)
+    assert len(asked) > 30
+    in_force = dict.fromkeys(range(500), 1.0)
+    for temperature, first in asked.items():
+        in_force |= dict.fromkeys(range(first.result(20), 500), temperature)
     own = [s for step in runner.steps for s in step.samples if s.slot == slot]
     drawn = {s.index: s.temperature for s in own}
     assert any(s.verifies for step in runner.steps for s in step.samples)
