@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from concurrent.futures import Future
 
 from app.engine_client import Engine, EngineRun, OnEvent
@@ -17,7 +18,8 @@ class SharedEngine:
     def __init__(self, engine: Engine, link: int) -> None:
         self._engine = engine
         self._link = link
-        self._runs: list[EngineRun] = []
+        self._runs: weakref.WeakSet[EngineRun] = weakref.WeakSet()
+        # `EngineMain` holds those that have not ended.
 
     @property
     def info(self) -> EngineInfo:
@@ -37,7 +39,7 @@ class SharedEngine:
 
     def submit(self, request: Request, on_event: OnEvent) -> EngineRun:
         run = self._engine.submit(request, on_event)
-        self._runs.append(run)
+        self._runs.add(run)
         return run
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
