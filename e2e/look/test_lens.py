@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.waiting import TWO_FRAMES
+from e2e.waiting import TWO_FRAMES, until
 from gpu import Engine
 from gpu.inspection.requests import LogitLens
 
@@ -307,3 +308,63 @@ def test_the_ranks_of_a_whole_text_are_those_of_the_engine(
             assert not want[stages.index(row["on top from"]) :].any()
     expect(look.panel.locator(".ln-text-bar button")).to_be_disabled()
     assert violations(page) == []
+
+
+SHOW_FIRST = """async () => {
+  const { state } = await import("/static/js/state.js");
+  const { showAnswer } = await import("/static/js/view.js");
+  showAnswer(state.turns.find(({ answers }) => answers).answers[0]);
+}"""
+
+
+def test_the_measuring_ends_when_another_answer_is_looked_at(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """An answer of the engine is held until the other text is shown."""
+    asked: list[list[int]] = []
+    held: list[str | bytes] = []
+    lines: list[WebSocketRoute] = []
+    holds = False
+
+    def on_socket(route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+
+        def up(message: str | bytes) -> None:
+            if isinstance(message, str) and '"logit_lens"' in message:
+                asked.append(json.loads(message)["question"]["ids"])
+            server.send(message)
+
+        def down(message: str | bytes) -> None:
+            if holds and isinstance(message, bytes):
+                held.append(message)
+            else:
+                route.send(message)
+
+        route.on_message(up)
+        server.on_message(down)
+        lines.append(route)
+
+    page.route_web_socket("**/ws", on_socket)
+    play = open_page(page, site())
+    play.write(n=6)
+    play.write("And then?", n=8)
+    look = play.look.open("lens")
+    look.panel.get_by_role("radio", name="Whole text").check()
+    button = look.panel.locator(".ln-text-bar button")
+    expect(button).to_have_text("Measure")
+    asked.clear()
+    holds = True
+    button.click()
+    expect(button).to_have_text("Stop")
+    until(page, lambda: held, "the first answer")
+    page.evaluate(SHOW_FIRST)
+    expect(button).to_have_text("Measure")
+    expect(button).to_be_enabled()
+    holds = False
+    lines[-1].send(held[0])
+    button.click()
+    says = look.panel.locator(".ln-says")
+    expect(says).to_contain_text("are the top prediction at the end")
+    first, *others = asked
+    assert len(first) == 1
+    assert others == [others[-1][: i + 1] for i in range(len(others))], "all of the other text"

@@ -19,7 +19,8 @@ import { stageName, whenTop } from "./reading.js";
 
 /** @type {Measured | null} */
 let measured = null;
-let running = false;
+/** The measuring that goes on, an object for each press of Measure. @type {object | null} */
+let running = null;
 let problem = "";
 /** The text that is shown. @type {(ReturnType<typeof sequenceOf> & {answer: Answer}) | null} */
 let now = null;
@@ -61,14 +62,17 @@ export const wholeText = {
 
   show(context) {
     const sequence = sequenceOf(context);
-    if (measured && measured.segment !== sequence.segment) measured = null;
+    if (measured && measured.segment !== sequence.segment) {
+      measured = running = null;
+      problem = "";
+    }
     now = { ...sequence, answer: context.answer };
     draw(context.hello.model);
     return "Recomputed from this run’s tokens, one after the other: the lens of Token, for every position.";
   },
 
   hide(isClosed) {
-    if (isClosed) running = false;
+    if (isClosed) running = null;
   },
 
   table() {
@@ -100,28 +104,25 @@ const rows = () =>
 
 async function onGo() {
   if (running || !now || !ready()) {
-    running = false;
+    running = null;
     changed("look");
     return;
   }
-  const { segment } = now;
-  const found = measured ?? { segment, ranks: new Map() };
+  const found = measured ?? { segment: now.segment, ranks: new Map() };
   measured = found;
-  running = true;
+  const run = {};
+  running = run;
   problem = "";
   changed("look");
   try {
-    for (let position = 0; isCurrent(found) && position < nColumns(); position += 1)
+    for (let position = 0; running === run && position < nColumns(); position += 1)
       if (!found.ranks.has(position)) await measure(found, now.ids, position);
   } catch (error) {
-    problem = sentence(/** @type {Problem} */ (error).message);
+    if (running === run) problem = sentence(/** @type {Problem} */ (error).message);
   }
-  if (measured === found) running = false;
+  if (running === run) running = null;
   changed("look");
 }
-
-/** Is this still what is to be measured? @param {Measured} found */
-const isCurrent = (found) => running && measured === found && now?.segment === found.segment;
 
 /** @param {Measured} found @param {number[]} ids @param {number} position */
 async function measure({ segment, ranks }, ids, position) {
