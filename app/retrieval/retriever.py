@@ -323,23 +323,27 @@ class Retriever:
         return np.concatenate(found)
 
     def _work(self, work: Callable[[], None]) -> None:
-        """Do the work of an indexing, and note how it ended."""
+        """Do the work of an indexing, and note how it ended. The engine forgets who asked before
+        that, as then another indexing may begin."""
+        ended = self._end_of(work)
+        self._engine.cancel_questions(self._asker)
+        self._change(**ended)
+
+    def _end_of(self, work: Callable[[], None]) -> dict[str, object]:
+        """Do the work of an indexing; return the fields of `IndexRun` that say how it ended."""
         try:
             work()
-            self._change(state="done", seconds_left=0.0)
         except Exception as error:
             if self._cancelled:
-                self._change(state="cancelled")
-            elif isinstance(error, EngineError):
-                self._change(state="failed", message=str(error))
-            elif isinstance(error, OSError):
+                return {"state": "cancelled"}
+            if isinstance(error, EngineError):
+                return {"state": "failed", "message": str(error)}
+            if isinstance(error, OSError):
                 message = f"the index cannot be written: {error.strerror or error}"
-                self._change(state="failed", message=message)
-            else:
-                log.exception("unexpected error while indexing")
-                self._change(state="failed", message="the server made a mistake; see its log")
-        finally:
-            self._engine.cancel_questions(self._asker)  # the engine forgets who asked
+                return {"state": "failed", "message": message}
+            log.exception("unexpected error while indexing")
+            return {"state": "failed", "message": "the server made a mistake; see its log"}
+        return {"state": "done", "seconds_left": 0.0}
 
     def _change(self, **fields: object) -> IndexRun:
         with self._lock:

@@ -253,6 +253,22 @@ def test_progress_is_shown_and_one_document_is_indexed_at_a_time(
     assert until_ended(http)["run"]["state"] == "done"
 
 
+def test_questions_of_an_indexing_are_forgotten_before_the_next_can_begin(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next has questions of its own, which must not be cancelled."""
+    states: list[str] = []
+    forget = site.engine.cancel_questions
+
+    def forget_and_tell(asker: int) -> None:
+        states.append(offer_of(site.app.test_client())["run"]["state"])
+        forget(asker)
+
+    monkeypatch.setattr(site.engine, "cancel_questions", forget_and_tell)
+    add(site.app.test_client(), "a.txt", "once upon a time")
+    assert states == ["encoding"]
+
+
 def test_nothing_is_kept_of_an_indexing_that_is_cancelled(
     http: FlaskClient, held: Held, cache: Path
 ) -> None:
