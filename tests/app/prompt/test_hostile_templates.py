@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import statistics
 import subprocess
 import sys
 import threading
@@ -20,6 +19,7 @@ import pytest
 from app.prompt import chat_template as chat
 from app.prompt.chat_template import apply_chat_template
 from app.protocol.messages import Message
+from e2e.processor_time import descendants_seconds
 from gpu import InvalidRequest, QueueFull
 from tests.app.prompt.real_templates import SOURCES, template
 from tests.app.test_server import Server
@@ -141,21 +141,30 @@ def test_other_templates_are_rendered_meanwhile(short: None) -> None:
     assert n_rendered > 2 * len(ended), "if they waited, there would be one for each attack"
 
 
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads Linux's /proc")
 def test_ordinary_rendering_takes_less_than_five_milliseconds() -> None:
+    """Of the processors, and at its fastest: how long it waits for one is not its own."""
+    all_idle()  # the start of a process takes more than the renderings
     turns = [Message("user", "Who is Mia?"), Message("assistant", "A fox in the forest.")]
     messages = [*turns * 5, turns[0]]
     tokens = SOURCES["llama-3.1"].tokens
     source = template("llama-3.1")
     for _ in range(8):
         apply_chat_template(source, messages, **tokens)
-    seconds = []
+    seconds, used = [], _processor_seconds()
     for _ in range(200):
         begun = time.perf_counter()
         apply_chat_template(source, messages, **tokens)
         seconds.append(time.perf_counter() - begun)
-    first, *_, last = statistics.quantiles(seconds, n=4)
-    assert first < 0.005
-    assert last < 0.1  # on a busy machine
+    assert (_processor_seconds() - used) / len(seconds) < 0.005
+    assert min(seconds) < 0.005
+
+
+def _processor_seconds() -> float:
+    """Return the processor time of this process and of those that render."""
+    of_pool = descendants_seconds(b"app.prompt.template_process")
+    assert of_pool
+    return time.process_time() + of_pool
 
 
 def all_idle() -> None:
