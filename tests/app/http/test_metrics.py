@@ -14,6 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from app.config import Settings
 from app.ws.sessions import Retention
 from gpu import EngineStats
+from gpu.pace import LEAST_PACE
 from tests.app.conftest import StartSite
 from tests.app.fake_engine import FakeEngine
 from tests.app.page import wait_until
@@ -62,7 +63,7 @@ def test_the_engine_tells_what_runs_and_waits(start_site: StartSite) -> None:
     site = start_site(n_slots=1, delay=0.02, process=True)
     client = site.app.test_client()
     page = site.page()
-    for id, pace in (("one", None), ("two", None), ("three", 0)):
+    for id, pace in (("one", LEAST_PACE), ("two", LEAST_PACE), ("three", 0)):
         page.send_message("generate", id=id, prompt="Once", params={"max_tokens": 400}, pace=pace)
     deadline = time.monotonic() + 20
     found: dict[str, float] = {}
