@@ -193,6 +193,14 @@ def site(start_site: StartSite) -> Site:
 
 
 @pytest.fixture
+def loading_site(start_site: StartSite, tmp_path: Path) -> Iterator[Site]:
+    """Server whose engine loads until the test has ended."""
+    ended = tmp_path / "ended"
+    yield start_site(loads_after=ended, wait=False)
+    ended.touch()
+
+
+@pytest.fixture
 def http() -> Iterator[FlaskClient]:
     """Client for requests to the application with the fake engine, without a socket."""
     engine = LocalEngine(loader(delay=0.002), FakeTokenizer(), tale.model_dir())

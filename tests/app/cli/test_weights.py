@@ -20,7 +20,7 @@ from app.cli.weights import HEADINGS, weight_lines
 from app.config import Settings
 from app.models.memory import dtype_of_files
 from gpu import DtypeChoice, Inventory, TensorSummary
-from tests.app.conftest import StartSite
+from tests.app.conftest import Site, StartSite
 from tests.gpu.models import random_llama
 
 FOLDER = tale.model_dir()
@@ -110,8 +110,8 @@ def test_a_model_without_files_here_is_not_answered_from_anothers(
 
 
 @pytest.mark.parametrize("path", ["/api/weights", f"/api/weights/{NAME}"])
-def test_while_the_model_is_loading(start_site: StartSite, path: str) -> None:
-    response = start_site(load_seconds=5.0, wait=False).app.test_client().get(path)
+def test_while_the_model_is_loading(loading_site: Site, path: str) -> None:
+    response = loading_site.app.test_client().get(path)
     assert response.status_code == 503
     assert "Retry-After" in response.headers
 

@@ -89,11 +89,15 @@ def test_a_frozen_engine_that_is_idle_is_replaced(start_engine: StartEngine) -> 
     assert pid_of(engine) != pid
 
 
-def test_a_frozen_engine_is_reported_to_pages_and_health(start_site: StartSite) -> None:
-    site = start_site(process=True, timeouts=SILENT, load_seconds=1.0)
+def test_a_frozen_engine_is_reported_to_pages_and_health(
+    start_site: StartSite, tmp_path: Path
+) -> None:
+    loads = tmp_path / "loads"
+    loads.touch()
+    site = start_site(process=True, timeouts=SILENT, loads_after=loads)
     page = site.page()
-    page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
-    page.until("token", index=3)
+    page.hold_slot("a")
+    loads.unlink()
     freeze(_engine(site))
     told = page.until("status", state="restarting")
     assert "no sign of life" in told["message"]
@@ -101,6 +105,7 @@ def test_a_frozen_engine_is_reported_to_pages_and_health(start_site: StartSite) 
     assert health.status_code == 503
     assert health.json is not None
     assert health.json["status"] == "restarting"
+    loads.touch()
     assert page.until("done", id="a")["reason"] == "error"
     page.until("status", state="ready")
     assert site.app.test_client().get("/health").status_code == 200

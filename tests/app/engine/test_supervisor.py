@@ -194,11 +194,14 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     assert done.reason == "length"
 
 
-def test_requests_during_a_restart_are_refused(start_engine: StartEngine) -> None:
-    engine = start_engine(load_seconds=0.5)
+def test_requests_during_a_restart_are_refused(start_engine: StartEngine, tmp_path: Path) -> None:
+    loads = tmp_path / "loads"
+    engine = start_engine(loads_after=loads)
     with pytest.raises(UnavailableError, match="loading"):
         engine.submit(Request(IDS, SamplingParams()), print)
+    loads.touch()
     wait_for(engine, "ready")
+    loads.unlink()
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     wait_for(engine, "restarting")

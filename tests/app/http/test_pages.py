@@ -11,7 +11,7 @@ from flask.testing import FlaskClient
 
 from app import assets
 from app.http.pages import STYLE_SHEETS
-from tests.app.conftest import StartSite
+from tests.app.conftest import Site, StartSite
 
 
 def test_the_page_is_served_and_not_cached(http: FlaskClient) -> None:
@@ -76,8 +76,8 @@ def test_health(http: FlaskClient) -> None:
     assert (response.status_code, response.json) == (200, {"status": "ok"})
 
 
-def test_health_while_loading(start_site: StartSite) -> None:
-    response = start_site(load_seconds=1.0, wait=False).app.test_client().get("/health")
+def test_health_while_loading(loading_site: Site) -> None:
+    response = loading_site.app.test_client().get("/health")
     assert response.status_code == 503
     assert response.json is not None
     assert response.json["status"] == "loading"

@@ -283,8 +283,8 @@ def test_a_request_with_a_larger_priority_waits_for_the_others(
 
 
 @pytest.mark.parametrize("path", ["/v1/completions", "/v1/chat/completions"])
-def test_while_loading_it_asks_to_try_again(start_site: StartSite, path: str) -> None:
-    client = start_site(load_seconds=1.0, wait=False).app.test_client()
+def test_while_loading_it_asks_to_try_again(loading_site: Site, path: str) -> None:
+    client = loading_site.app.test_client()
     response = client.post(path, json={"prompt": "a"})
     assert response.status_code == 503
     assert "Retry-After" in response.headers
