@@ -90,12 +90,12 @@ def test_the_model_may_end_a_text_that_may_end(open_engine: Any, ignore_eos: boo
 
 def test_other_runs_stay_ahead_of_what_is_read(open_engine: Any) -> None:
     """Only a run with a grammar waits for each of its tokens."""
-    runner = ScriptedRunner(delay=0.005)
+    runner = ScriptedRunner()
     engine = open_engine(runner)
-    free = engine.submit(Request([5], SamplingParams(max_tokens=40)))
-    bound = engine.submit(
-        Request([9], SamplingParams(max_tokens=40), grammar=Grammar("regex", "[a-z]+"))
-    )
+    params = SamplingParams(max_tokens=40)
+    with runner.held():
+        free = engine.submit(Request([5], params))
+        bound = engine.submit(Request([9], params, grammar=Grammar("regex", "[a-z]+")))
     assert (len(list(free)), len(list(bound))) == (40, 40)
     kinds = [{sample.n_allowed > 0 for sample in step.samples} for step in runner.steps]
     pairs = list(itertools.pairwise(kinds))
@@ -114,16 +114,17 @@ def test_a_run_with_a_grammar_has_no_drafts(open_engine: Any) -> None:
 
 
 def test_a_preempted_run_goes_on_where_its_grammar_was(open_engine: Any) -> None:
-    runner = ScriptedRunner(n_blocks=4, n_slots=2, delay=0.002)
+    runner = ScriptedRunner(n_blocks=4, n_slots=2)
     engine = open_engine(runner)
     grammar = Grammar("regex", "[a-y]{39}z")
     requests = [
         Request([7 + i] * 8, SamplingParams(max_tokens=50), grammar=grammar) for i in range(2)
     ]
-    with ThreadPoolExecutor(2) as threads:
-        both = list(threads.map(lambda request: written(engine, request), requests))
+    with runner.held():
+        runs = [engine.submit(request) for request in requests]
+    assert [len(list(run)) for run in runs] == [40] * 2
+    assert [run.done and run.done.reason for run in runs] == ["stop"] * 2
     assert engine.stats.n_preemptions > 0
-    assert [(len(tokens), done.reason) for tokens, done in both] == [(40, "stop")] * 2
 
 
 def test_a_grammar_that_stops_fitting_ends_the_run_with_its_reason(open_engine: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from transformers import AutoModelForCausalLM
 
 from gpu.engine.engine import Engine
+from gpu.engine.thread import Close
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Token
 from gpu.inspection.requests import (
@@ -29,6 +31,8 @@ from gpu.inspection.requests import (
     Waterfall,
 )
 from gpu.load_options import LoadOptions
+from gpu.pace import LEAST_PACE
+from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.webgpu.device_policy import ROWS
 from tests.gpu.models import random_models
@@ -292,10 +296,9 @@ def test_bad_questions_are_refused_with_the_reason(
 
 def test_a_question_without_cache_room_or_engine_is_refused() -> None:
     small = load("torch", context=64, slots=1)
-    run = small.generate([1, 2, 3], SamplingParams(max_tokens=60, ignore_eos=True, seed=1))
-    iterator = iter(run)
-    for _ in range(40):
-        next(iterator)
+    params = SamplingParams(max_tokens=10, ignore_eos=True, seed=1)
+    run = small.submit(Request([1] * 50, params, pace=LEAST_PACE))  # it keeps its blocks for long
+    next(iter(run))
     with pytest.raises(QueueFull, match="no KV cache is free"):
         small.inspect(AttentionFrom([5] * 60, 59)).result()
     small.close()
@@ -305,7 +308,10 @@ def test_a_question_without_cache_room_or_engine_is_refused() -> None:
 
 def test_questions_under_way_end_with_the_engine() -> None:
     opened = load("torch", context=256, slots=1)
+    asked = threading.Event()
+    opened.submit(Request([1], SamplingParams(max_tokens=1)), lambda event: asked.wait(60))
     waiting = [opened.inspect(Losses(list(range(1, 250)))) for _ in range(4)]
-    opened.close()
+    waiting[0].add_done_callback(lambda answered: opened._thread.post(Close()))
+    asked.set()
     ended = [future.exception(10) for future in waiting]
     assert isinstance(ended[-1], EngineClosed)

@@ -31,14 +31,17 @@ PAUSED, PRESS, RUN = PaceChange(0.0), PaceChange(steps=1), PaceChange(None)
 
 
 class Paced:
-    """A run and its events; `wait` until enough of them came."""
+    """A run and its events; `wait` until enough of them came. `then` gets each of them, on the
+    engine's thread."""
 
     def __init__(self, engine: Engine, request: Request) -> None:
         self.events: list[Event] = []
         self._grown = threading.Condition()
+        self.then: Callable[[Event], object] = lambda event: None
         self.run = engine.submit(request, self._take)
 
     def _take(self, event: Event) -> None:
+        self.then(event)
         with self._grown:
             self.events.append(event)
             self._grown.notify()
@@ -126,10 +129,14 @@ def test_the_ids_are_the_same_at_any_pace(engine: Engine) -> None:
         paced.run.update(temperature=temperature)
     paced.preview(1)
     paced.press(3)
+
+    def pause(event: Event) -> None:
+        if isinstance(event, Token) and event.index == 6:
+            paced.run.start_update(pace=PAUSED, top_k=5)
+
+    paced.then = pause
     paced.run.update(pace=PaceChange(500.0))
-    paced.wait(lambda: len(paced.ids) >= 7)
-    paced.run.update(pace=PAUSED, top_k=5)
-    paced.preview(len(paced.ids))
+    paced.preview(7)
     paced.run.update(top_k=0, frequency_penalty=1.0)
     written = paced.end()
     updates = tuple(
@@ -250,13 +257,15 @@ def test_paused_runs_take_no_place_of_the_others(opened: Opened) -> None:
 
 def test_a_run_without_a_slot_is_stepped_in_its_turn(opened: Opened) -> None:
     """It is pressed while another has the only slot: it follows that one, before a later one."""
-    engine = opened(ScriptedRunner(n_slots=1, delay=0.002))
+    engine = opened(ScriptedRunner(n_slots=1))
     paused = Paced(engine, request(20))
     paused.preview(0)
-    others = [Paced(engine, request(40, pace=None, prompt=prompt)) for prompt in (2, 3)]
+    others = [Paced(engine, request(40, pace=LEAST_PACE, prompt=prompt)) for prompt in (2, 3)]
     others[0].wait(lambda: bool(others[0].ids))
-    assert paused.press(2).index == 1
-    assert not others[1].of(Done)
+    paused.run.update(pace=PaceChange(steps=2))
+    others[0].run.update(pace=RUN)
+    paused.wait(lambda: len(paused.ids) == 2)  # once the later one has the slot, it has it for long
+    others[1].run.update(pace=RUN)
     assert paused.end() == expected([1] * 10, 20)
     assert [other.ended() for other in others] == [expected([p] * 10, 40) for p in (2, 3)]
 
@@ -346,16 +355,15 @@ def test_a_pace_out_of_range_is_refused(opened: Opened, pace: float) -> None:
 
 
 def test_steps_are_for_paused_runs(opened: Opened) -> None:
-    engine = opened(ScriptedRunner(delay=0.001))
-    run = Paced(engine, request(50, pace=None))
+    engine = opened(ScriptedRunner())
+    run = Paced(engine, request(50, pace=LEAST_PACE))
     with pytest.raises(InvalidRequest, match="not paused"):
         run.run.update(pace=PRESS)
     for steps in (-1, MOST_STEPS + 1):
         with pytest.raises(InvalidRequest, match="steps must be"):
             run.run.update(pace=PaceChange(0.0, steps))
     run.run.update(pace=PaceChange(0.0, 1))
-    n = len(run.ids)
-    assert run.ended() if n == 50 else run.end() == expected([1] * 10, 50)
+    assert run.end() == expected([1] * 10, 50)
 
 
 class Clock:

@@ -99,16 +99,23 @@ def engine(runner: Runner, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 def test_scheduled_updates_write_what_live_changes_wrote(engine: Engine) -> None:
     prompt = [int(id) for id in random_llama.ids(NAME, 20)]
     params = SamplingParams(temperature=0.3, seed=2**60 + 7, max_tokens=30, ignore_eos=True)
-    live = Written()
-    run = engine.submit(Request(prompt, params), live)
-    for after, capture, changes in (
-        (3, None, {"temperature": 2.5, "top_p": 0.99}),
-        (9, True, {"repetition_penalty": 1.6}),
-        (14, None, {"max_tokens": 60, "top_k": 40}),
-        (25, False, {"temperature": 0.0}),
-    ):
-        live.wait(after)
-        run.update(capture=capture, **changes)
+    changes: dict[int, dict[str, Any]] = {
+        3: {"temperature": 2.5, "top_p": 0.99},
+        9: {"capture": True, "repetition_penalty": 1.6},
+        14: {"max_tokens": 60, "top_k": 40},
+        25: {"capture": False, "temperature": 0.0},
+    }
+    live, submitted = Written(), threading.Event()
+
+    def on_event(event: Event) -> None:
+        """Ask on the engine's thread: on another one that is late, the run has ended."""
+        live(event)
+        assert submitted.wait(60)
+        if isinstance(event, Token) and event.index in changes:
+            run.start_update(**changes[event.index])
+
+    run = engine.submit(Request(prompt, params), on_event)
+    submitted.set()
     live.wait()
     assert len(live.ids) == 60
     assert len(live.updated) == 4
@@ -216,12 +223,14 @@ def test_changes_past_the_end_never_act(write: Any) -> None:
 
 def test_updates_of_a_preempted_run_act_at_their_tokens(tokenizer: Tokenizer) -> None:
     """Together the runs outgrow the cache; the second is preempted before its update acts."""
-    runner = ScriptedRunner(n_slots=2, n_blocks=4, delay=0.001)
+    runner = ScriptedRunner(n_slots=2, n_blocks=4)
     engine = Engine(lambda: runner, tokenizer)
     first, second = Written(), Written()
     params = SamplingParams(max_tokens=50)
-    engine.submit(Request([1], params), first)
-    engine.submit(Request([2], params, updates=(ScheduledUpdate(35, {"max_tokens": 40}),)), second)
+    updates = (ScheduledUpdate(35, {"max_tokens": 40}),)
+    with runner.held():
+        engine.submit(Request([1], params), first)
+        engine.submit(Request([2], params, updates=updates), second)
     assert first.wait().ids == expected([1], 50)
     assert second.wait().ids == expected([2], 40)
     assert [update.index for update in second.updated] == [35]

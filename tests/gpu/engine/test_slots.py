@@ -35,15 +35,18 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Tokenizer:
 
 
 class Log:
-    """Tokens of several runs, in the order in which they came."""
+    """Tokens of several runs, in the order in which they came. The engine stands still at the first
+    event until `wait`: then all runs are asked for."""
 
     def __init__(self, n: int) -> None:
         self.tokens: list[tuple[int, int]] = []  # run, id
         self._left = n
+        self._all_asked = threading.Event()
         self._all_done = threading.Event()
 
     def of(self, run: int) -> Callable[[Event], None]:
         def on_event(event: Event) -> None:
+            assert self._all_asked.wait(60)
             if isinstance(event, Token):
                 self.tokens.append((run, event.id))
             if isinstance(event, Done):
@@ -55,6 +58,7 @@ class Log:
         return on_event
 
     def wait(self, seconds: float) -> None:
+        self._all_asked.set()
         assert self._all_done.wait(seconds)
 
     def ids(self, run: int) -> list[int]:
@@ -68,7 +72,7 @@ class Log:
 
 @pytest.mark.parametrize("n", [1, 2, 7, 8, 9, 12, 15, 16, 17, 24, 31, 32])
 def test_no_run_waits_longer_than_its_share(tokenizer: Tokenizer, n: int) -> None:
-    runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32, delay=0.0005)
+    runner = ScriptedRunner(n_slots=n, context=96, n_blocks=6 * n, max_rows=32)
     engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, n_tokens = Log(n), 40
     prompts = [[i + 1, i + 2, i + 3] for i in range(n)]
@@ -97,18 +101,33 @@ def steps_waited(steps: list[Step], slot: int) -> list[int]:
 def test_a_new_prompt_gets_its_turn_among_those_that_write(tokenizer: Tokenizer) -> None:
     """One by one beside nine that write all the time: each of them begins at once, and they stop
     nobody."""
-    runner = ScriptedRunner(n_slots=12, context=256, n_blocks=200, max_rows=32, delay=0.0005)
+    runner = ScriptedRunner(n_slots=12, context=256, n_blocks=200, max_rows=32)
     engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
-    log = Log(9)
+    log, short, beside = Log(9 + 30), SamplingParams(max_tokens=1), []
+
+    def ask(i: int) -> None:
+        """Ask for a short text; the next follows when it is done, on the engine's thread."""
+        note = log.of(9 + i)
+
+        def on_event(event: Event) -> None:
+            note(event)
+            if isinstance(event, Done):
+                beside.append(min(len(log.ids(run)) for run in range(9)))
+                if i < 29:
+                    ask(i + 1)
+
+        engine.submit(Request([100 + i, 7, 8], short), on_event)
+
     try:
         for i in range(9):
             engine.submit(Request([i + 1], SamplingParams(max_tokens=200)), log.of(i))
-        for i in range(30):
-            short = engine.generate([100 + i, 7, 8], SamplingParams(max_tokens=1))
-            assert [t.id for t in short] == expected([100 + i, 7, 8], 1)
+        ask(0)
         log.wait(30)
     finally:
         engine.close()
+    for i in range(30):
+        assert log.ids(9 + i) == expected([100 + i, 7, 8], 1)
+    assert beside[-1] < 200, "the nine wrote all the time"
     for slot in range(9):
         assert max(steps_waited(runner.steps, slot)) <= 2
 
@@ -240,9 +259,7 @@ def test_a_runner_that_cannot_be_described_is_closed_and_its_error_raised(
 def test_a_prompt_does_not_wait_until_those_that_write_have_ended(tokenizer: Tokenizer) -> None:
     """Four write, and a step has four rows: without a row kept for it, the fifth's prompt would be
     read when one of them has ended."""
-    runner = ScriptedRunner(
-        n_slots=5, context=256, n_blocks=80, max_rows=4, max_samples=4, delay=0.002
-    )
+    runner = ScriptedRunner(n_slots=5, context=256, n_blocks=80, max_rows=4, max_samples=4)
     engine = Engine(lambda: runner, tokenizer, LoadOptions(queue=2))
     log, n_tokens = Log(5), 200
     try:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpu.engine.engine import Engine
+from gpu.engine.thread import Close
 from gpu.errors import EngineClosed, InvalidRequest, QueueFull
 from gpu.events import Accepted, Done, Event, Prefill, Updated
 from gpu.inspection.requests import Losses
@@ -23,6 +24,7 @@ from gpu.interventions.messages import (
     Steer,
 )
 from gpu.load_options import LoadOptions
+from gpu.pace import LEAST_PACE, PaceChange
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
@@ -87,10 +89,11 @@ def test_steps_ask_for_interventions_only_while_they_act(open_engine: Open) -> N
 
 
 def test_runs_with_and_without_interventions_share_steps(open_engine: Open) -> None:
-    runner = ScriptedRunner(delay=0.001)
+    runner = ScriptedRunner()
     engine = open_engine(runner)
-    first = submit(engine, [9, 8], 20, interventions=OFF)
-    second = submit(engine, [7, 6], 30)
+    with runner.held():
+        first = submit(engine, [9, 8], 20, interventions=OFF)
+        second = submit(engine, [7, 6], 30)
     assert first.wait().ids == expected([9, 8], 20)
     assert second.wait().ids == expected([7, 6], 30)
     assert any(step.interventions and len(step.samples) == 2 for step in runner.steps)
@@ -121,14 +124,15 @@ def test_rows_under_different_interventions_are_in_different_steps(open_engine: 
 
 
 def test_changing_a_strength_recomputes_nothing(open_engine: Open) -> None:
-    runner = ScriptedRunner(delay=0.002)
+    runner = ScriptedRunner()
     engine = open_engine(runner)
     written = Written()
-    run = engine.submit(Request([9], SamplingParams(max_tokens=50)), written)
-    for strength in (0.5, 1.0, 2.0):
-        run.update(interventions=steer("sea", strength))
+    run = engine.submit(Request([9], SamplingParams(max_tokens=50), pace=0.0), written)
+    for index, strength in enumerate((0.5, 1.0, 2.0)):
+        run.update(interventions=steer("sea", strength), pace=PaceChange(steps=1))
+        written.wait(index)
     assert runner.n_inspected == 1
-    run.update(interventions=steer("land"))
+    run.update(interventions=steer("land"), pace=PaceChange(None))
     assert runner.n_inspected == 2
     assert written.wait().ids == expected([9], 50)
     assert len({digest for _, _, digest in runner.interventions_set}) == 4
@@ -137,16 +141,18 @@ def test_changing_a_strength_recomputes_nothing(open_engine: Open) -> None:
 def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None:
     """Order is kept even if the first change takes a while to compute and the others need
     nothing."""
-    runner = ScriptedRunner(delay=0.002)
+    runner = ScriptedRunner()
     written = Written()
-    run = open_engine(runner).submit(Request([9], SamplingParams(max_tokens=60)), written)
-    asked: list[Future[int]] = [
-        run.start_update(interventions=steer("a text of some pieces, which takes a while")),
-        run.start_update(temperature=0.5),
-        run.start_update(temperature=-1.0),
-        run.start_update(interventions=OFF),
-        run.start_update(interventions=NO_INTERVENTIONS),
-    ]
+    engine = open_engine(runner)
+    with runner.held():
+        run = engine.submit(Request([9], SamplingParams(max_tokens=60)), written)
+        asked: list[Future[int]] = [
+            run.start_update(interventions=steer("a text of some pieces, which takes a while")),
+            run.start_update(temperature=0.5),
+            run.start_update(temperature=-1.0),
+            run.start_update(interventions=OFF),
+            run.start_update(interventions=NO_INTERVENTIONS),
+        ]
     errors = [future.exception(20) for future in asked]
     assert [type(error) for error in errors] == [type(None)] * 2 + [InvalidRequest] + [
         type(None)
@@ -160,31 +166,39 @@ def test_changes_act_in_the_order_they_were_asked_for(open_engine: Open) -> None
 
 
 def test_a_run_writes_on_while_interventions_of_another_are_computed(open_engine: Open) -> None:
-    runner = ScriptedRunner(n_slots=2, delay=0.002)
+    runner = ScriptedRunner(n_slots=2)
     engine = open_engine(runner)
-    first = submit(engine, [9], 40)
-    first.wait(2)
-    before = len(first.ids)
-    second = submit(engine, [7], 5, interventions=steer("x" * 60))
-    assert isinstance(second.events[0] if second.events else second.wait(0).events[0], Accepted)
+    second = Written()
+    n_beside: dict[type[Event], int] = {}  # tokens of the first at the first event of each kind
+
+    def on_event(event: Event) -> None:
+        n_beside.setdefault(type(event), len(first.ids))
+        second(event)
+
+    params = SamplingParams(max_tokens=5)
+    with runner.held():
+        first = submit(engine, [9], 40)
+        engine.submit(Request([7], params, interventions=steer("x" * 60)), on_event)
     second.wait(0)
-    assert len(first.ids) > before + 2
+    written_meanwhile = n_beside[Prefill] - n_beside[Accepted]
+    assert written_meanwhile > 2 * runner.in_flight, "more than the steps that were on their way"
     assert first.wait().ids == expected([9], 40)
     assert second.wait().ids == expected([7], 5)
 
 
 def test_a_run_waits_until_there_is_room_for_its_texts(open_engine: Open) -> None:
     """The others own every block: a change is refused, and one that waits in line starts later."""
-    runner = ScriptedRunner(n_slots=3, n_blocks=4, delay=0.02)
+    runner = ScriptedRunner(n_slots=3, n_blocks=4)
     engine = open_engine(runner)
     first = Written()
-    run = engine.submit(Request([9] * 50, SamplingParams(max_tokens=14)), first)
-    first.wait(2)
+    run = engine.submit(Request([9] * 50, SamplingParams(max_tokens=14), pace=LEAST_PACE), first)
+    first.wait(0)
     second = submit(engine, [7], 5, interventions=steer("sea"))
     with pytest.raises(QueueFull, match="no KV cache is free"):
         run.update(interventions=steer("land"))
+    run.update(pace=PaceChange(None))
     assert first.wait().ids == expected([9] * 50, 14)
-    assert first.updated == []
+    assert [event.interventions for event in first.updated] == [None], "only the pace changed"
     assert second.wait().ids == expected([7], 5)
     done = second.events[-1]
     assert isinstance(done, Done)
@@ -195,13 +209,15 @@ def test_a_change_before_the_start_acts_from_the_last_token_of_the_prompt(
     open_engine: Open,
 ) -> None:
     """The run is still queued, and its own interventions are not computed yet."""
-    runner = ScriptedRunner(n_slots=1, delay=0.002)
+    runner = ScriptedRunner(n_slots=1)
     engine = open_engine(runner)
-    first = submit(engine, [9], 30)
     written = Written()
     params = SamplingParams(max_tokens=5)
-    run = engine.submit(Request([7] * 20, params, interventions=steer("sea")), written)
-    assert run.update(interventions=OFF) == 0
+    with runner.held():
+        first = submit(engine, [9], 30)
+        run = engine.submit(Request([7] * 20, params, interventions=steer("sea")), written)
+        asked = run.start_update(interventions=OFF)
+    assert asked.result(20) == 0
     first.wait()
     assert written.wait().ids == expected([7] * 20, 5)
     assert [event.interventions for event in written.updated] == [OFF]
@@ -245,15 +261,21 @@ def test_cancelled_while_its_texts_are_computed(open_engine: Open) -> None:
     assert [digest for _, _, digest in runner.interventions_set][1:] == [DIGEST]
 
 
-def test_changes_under_way_end_with_the_engine(open_engine: Open) -> None:
-    runner = ScriptedRunner(delay=0.01)
-    engine = open_engine(runner)
-    written = Written()
-    run = engine.submit(Request([9], SamplingParams(max_tokens=60)), written)
-    written.wait(0)
+def test_changes_under_way_end_with_the_engine(
+    open_engine: Open, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = ScriptedRunner()
+    engine, inspect = open_engine(runner), runner.inspect
+
+    def close_and_inspect(step: Step, request: InspectionRequest) -> InspectionResult:
+        engine._thread.post(Close())
+        return inspect(step, request)
+
+    monkeypatch.setattr(runner, "inspect", close_and_inspect)
     interventions = Interventions(steer=tuple(Steer(0, f"{i}" * 60, 1.0) for i in range(8)))
-    asked = [run.start_update(interventions=interventions), run.start_update(temperature=0.5)]
-    engine.close()
+    with runner.held():
+        run = engine.submit(Request([9], SamplingParams(max_tokens=60)), Written())
+        asked = [run.start_update(interventions=interventions), run.start_update(temperature=0.5)]
     for future in asked:
         assert isinstance(future.exception(10), EngineClosed)
 
