@@ -17,7 +17,7 @@ from app.server import serve
 from gpu import Request, SamplingParams
 from gpu.events import Token
 from tests.app.page import wait_until
-from tests.app.replicas.mortal import MortalEngine, Written
+from tests.app.replicas.mortal import MortalEngine, Written, token
 from tests.gpu.engine.scripted_runner import expected
 
 PROMPT = [9, 8, 7] * 12
@@ -35,7 +35,7 @@ class Scene:
         self.n_closed = 0
 
     def make(self, served: ServedModel) -> EngineClient:
-        self.made.append(MortalEngine(self.folder, n_slots=self.n_slots, queue=2, delay=0.005))
+        self.made.append(MortalEngine(self.folder, n_slots=self.n_slots, queue=2))
         return self.made[-1]
 
     def remove(self) -> None:
@@ -72,8 +72,9 @@ def start(scene: Scene, monkeypatch: pytest.MonkeyPatch) -> Iterator[Start]:
     assert scene.n_closed == len(engines)
 
 
-def write(engine: ScaledEngine, n: int, ids: list[int] = PROMPT) -> Written:
-    written = Written()
+def write(engine: ScaledEngine, n: int, ids: list[int] = PROMPT, stop: int = -1) -> Written:
+    """Submit a text, at whose token `stop` its engine stands still until `go_on`."""
+    written = Written(token(stop))
     engine.submit(Request(ids, SamplingParams(max_tokens=n, ignore_eos=True)), written)
     return written
 
@@ -106,13 +107,14 @@ def test_an_engine_that_is_away_hides_no_fault_of_the_others(start: Start, scene
 def test_another_engine_comes_when_texts_wait_for_some_time(start: Start, scene: Scene) -> None:
     engine = start()
     assert (engine.n_here, len(scene.made)) == (1, 1)
-    texts = [write(engine, 100) for _ in range(2)]
+    texts = [write(engine, 10, stop=0), write(engine, 10)]
     look(engine, scaled.GROW_AFTER - 1)
     assert engine.n_here == 1
     look(engine, 1)
     wait_until(lambda: len(scene.made) == 2 and scene.made[1].hello is not None)
     texts.append(write(engine, 5))
     assert scene.made[1].requests, "the new one is the least loaded"
+    texts[0].go_on()
     for text in texts:
         assert text.wait_done().reason == "length"
 
@@ -154,11 +156,12 @@ def test_an_engine_that_writes_does_not_leave(start: Start, scene: Scene) -> Non
     assert isinstance(replica, ScaledReplica)
     replica.come()
     wait_until(lambda: replica.hello is not None)
-    texts = [write(engine, 150), write(engine, 200, [5] * 36)]
+    texts = [write(engine, 10, stop=0), write(engine, 20, [5] * 36, stop=0)]
     assert engine.n_runs == [1, 1]
     look(engine, 3 * scaled.SHRINK_AFTER)
     assert engine.n_here == 2, "one would do, but both write"
     for text in texts:
+        text.go_on()
         assert text.wait_done().reason == "length"
     look(engine, 1)
     assert engine.n_here == 1
@@ -179,14 +182,15 @@ def test_engines_that_are_here_are_loaded_again(
 def test_a_text_goes_on_when_its_engine_leaves(start: Start) -> None:
     engine = start(least=2)
     wait_until(lambda: all(replica.hello is not None for replica in engine.replicas))
-    text = write(engine, 60)
-    text.until(lambda event: isinstance(event, Token) and event.index == 10)
+    text = write(engine, 60, stop=10)
+    text.until(token(10))
     (number,) = [i for i, n in enumerate(engine.n_runs) if n]
     replica = engine.replicas[number]
     assert isinstance(replica, ScaledReplica)
     made = replica._engine
     assert isinstance(made, MortalEngine)
     made.die()
+    text.go_on()
     replica.leave()
     text.wait_done()
     assert [token.id for token in text.of(Token)] == expected(PROMPT, 60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 from app.engine_client import EngineClient, LocalEngine, LostRun, OnEvent, Run
 from app.protocol.messages import Status
 from gpu import Engine, LoadOptions, Request
-from gpu.events import Done, Event, Timings
+from gpu.events import Done, Event, Timings, Token
 from gpu.inspection.requests import Answer, Question
 from tests.app.page import PATIENCE_S, wait_until
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
@@ -35,6 +36,8 @@ class MortalEngine(LocalEngine):
         )
         self._sinks: list[_Sink] = []
         self.requests: list[Request] = []
+        self.runs: list[Any] = []
+        """Runs of the requests that it took, which have `start_update`."""
         self.questions: list[Question] = []
         self.tells_ends = True
         """Whether the end of a run comes through before the engine dies."""
@@ -44,6 +47,7 @@ class MortalEngine(LocalEngine):
         sink = _Sink(on_event, len(request.ids) - request.n_written, self.tells_ends)
         run = super().submit(request, sink)
         self._sinks.append(sink)
+        self.runs.append(run)
         return run
 
     def inspect(self, question: Question, asker: int = 0) -> Future[Answer]:
@@ -83,14 +87,22 @@ class _Sink:
 
 
 class Written:
-    """Receives the events of a run."""
+    """Receives the events of a run. At those that `stops` is true for the engine stands still until
+    `go_on`: it cannot come to the end of a text before a test has done something."""
 
-    def __init__(self) -> None:
+    def __init__(self, stops: Callable[[Event], bool] = lambda event: False) -> None:
         self.events: list[Event] = []
         self._new: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._stops = stops
+        self._goes_on = threading.Semaphore(0)
 
     def __call__(self, event: Event) -> None:
         self._new.put(event)
+        if self._stops(event):
+            assert self._goes_on.acquire(timeout=PATIENCE_S)
+
+    def go_on(self) -> None:
+        self._goes_on.release()
 
     def until(self, enough: Callable[[Event], bool]) -> Event:
         """Return the next event that is `enough`."""
@@ -111,6 +123,11 @@ class Written:
 
     def of(self, kind: type[Any]) -> list[Any]:
         return [event for event in self.events if isinstance(event, kind)]
+
+
+def token(*indexes: int) -> Callable[[Event], bool]:
+    """Return what is true for these tokens of a text."""
+    return lambda event: isinstance(event, Token) and event.index in indexes
 
 
 def wait_ready(*engines: EngineClient) -> None:

@@ -16,8 +16,9 @@ from app.replicas.run import MAX_ENGINES
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Accepted, Queued, Token, Updated
 from gpu.inspection.requests import CacheBlocks, Losses
+from gpu.pace import LEAST_PACE, PaceChange
 from tests.app.page import wait_until
-from tests.app.replicas.mortal import MortalEngine, Written, wait_ready
+from tests.app.replicas.mortal import MortalEngine, Written, token, wait_ready
 from tests.gpu.engine.scripted_runner import expected
 
 Start = Callable[..., tuple[ReplicatedEngine, list[MortalEngine]]]
@@ -42,8 +43,8 @@ def start(tmp_path: Path) -> Iterator[Start]:
         engine.close()
 
 
-def request(ids: list[int], n: int, **settings: Any) -> Request:
-    return Request(ids, SamplingParams(max_tokens=n, ignore_eos=True, **settings))
+def request(ids: list[int], n: int, pace: float | None = None) -> Request:
+    return Request(ids, SamplingParams(max_tokens=n, ignore_eos=True), pace=pace)
 
 
 def home(replicas: list[MortalEngine]) -> MortalEngine:
@@ -52,7 +53,7 @@ def home(replicas: list[MortalEngine]) -> MortalEngine:
 
 
 def after(written: Written, index: int) -> None:
-    written.until(lambda event: isinstance(event, Token) and event.index == index)
+    written.until(token(index))
 
 
 # ---- routing ---------------------------------------------------------------------------------
@@ -83,10 +84,10 @@ def test_the_load_of_every_replica_is_told(start: Start) -> None:
     text.wait_done()
     has = home([first, second])
     again, other = Written(), Written()
-    engine.submit(request(PROMPT, 150), again)
-    engine.submit(request([5] * 20, 150), other)
+    engine.submit(request(PROMPT, 150, LEAST_PACE), again)
+    engine.submit(request([5] * 20, 150, LEAST_PACE), other)
     for written in (again, other):
-        after(written, 2)
+        after(written, 0)
     one, two = engine.replica_statuses()
     assert [status.state for status in (one, two)] == ["ready", "ready"]
     assert one.stats is not None
@@ -115,14 +116,14 @@ def test_an_engine_that_started_again_has_nothing_cached(start: Start) -> None:
 
 
 def test_a_full_replica_sends_on_to_another_and_then_refuses(start: Start) -> None:
-    engine, replicas = start(n_slots=1, queue=0, delay=0.01)
+    engine, replicas = start(n_slots=1, queue=0)
     texts = [Written(), Written()]
-    for text in texts:
-        engine.submit(request(PROMPT, 60), text)
+    runs = [engine.submit(request(PROMPT, 60, LEAST_PACE), text) for text in texts]
     assert [len(replica.requests) for replica in replicas] == [1, 1]
     with pytest.raises(QueueFull):
         engine.submit(request(PROMPT, 5), Written())
-    for text in texts:
+    for run, text in zip(runs, texts, strict=True):
+        run.update(pace=PaceChange(None))
         assert text.wait_done().reason == "length"
     engine.submit(request(PROMPT, 5), texts[0])
     texts[0].wait_done()
@@ -173,11 +174,18 @@ def test_an_engine_is_asked_by_the_number_that_a_run_tells(start: Start) -> None
 
 
 def test_questions_about_texts_that_nobody_has_cached_are_shared(start: Start) -> None:
-    engine, replicas = start(delay=0.01)
+    engine, replicas = start()
+    texts = [Written(lambda event: isinstance(event, Accepted)) for _ in replicas]
+    for text, id in zip(texts, (50, 60), strict=True):
+        engine.submit(request([id] * 20, 1), text)
+    assert [len(replica.requests) for replica in replicas] == [1, 1], "both stand still"
     answers = [engine.inspect(Losses([n] * 20), asker=n) for n in range(1, 7)]
     assert [len(replica.questions) for replica in replicas] == [3, 3]
+    for text in texts:
+        text.go_on()
     for answer in answers:
         answer.result(20)
+    wait_until(lambda: not any(engine._n_questions))  # a moment after the last answer
     engine.inspect(Losses([9] * 20), asker=9).result(20)
     assert [len(replica.questions) for replica in replicas] == [4, 3], "all were answered"
 
@@ -199,13 +207,14 @@ def test_figures_are_sums(start: Start) -> None:
 
 def test_a_text_goes_on_at_another_engine_as_if_nothing_had_happened(start: Start) -> None:
     engine, replicas = start()
-    text = Written()
+    text = Written(token(20, 50))
     engine.submit(request(PROMPT, 80), text)
     for index in (20, 50):
         after(text, index)
         dead = home(replicas)
         dead.die()
         dead.revive()
+        text.go_on()
     done = text.wait_done()
     tokens = text.of(Token)
     assert [token.index for token in tokens] == list(range(80))
@@ -220,14 +229,16 @@ def test_a_text_goes_on_at_another_engine_as_if_nothing_had_happened(start: Star
 
 def test_changed_settings_go_with_it(start: Start) -> None:
     engine, replicas = start()
-    text = Written()
+    text = Written(token(30))
     scheduled = (ScheduledUpdate(4, {"top_k": 3}), ScheduledUpdate(60, {"top_k": 5}))
     params = SamplingParams(max_tokens=40, ignore_eos=True)
-    run = engine.submit(Request(PROMPT, params, updates=scheduled), text)
+    run = engine.submit(Request(PROMPT, params, updates=scheduled, pace=0.0), text)
+    run.update(pace=PaceChange(steps=11))
     after(text, 10)
-    run.update(temperature=0.5, max_tokens=80)
+    run.update(temperature=0.5, max_tokens=80, pace=PaceChange(None))
     after(text, 30)
     home(replicas).die()
+    text.go_on()
     text.wait_done()
     updated = text.of(Updated)
     assert [event.params.top_k for event in updated] == [3, 3, 5], "each is told once"
@@ -238,12 +249,17 @@ def test_changed_settings_go_with_it(start: Start) -> None:
 
 
 def test_a_change_that_had_not_acted_yet_acts_elsewhere_and_is_told_once(start: Start) -> None:
-    engine, replicas = start(delay=0.03)
-    text = Written()
-    run = engine.submit(request(PROMPT, 24), text)
+    engine, replicas = start()
+    is_third = token(3)
+    text = Written(lambda event: isinstance(event, Updated) or is_third(event))
+    engine.submit(request(PROMPT, 24), text)
     after(text, 3)
-    first = run.update(temperature=0.5)
+    asked = home(replicas).runs[-1].start_update(temperature=0.5)
+    text.go_on()
+    text.until(lambda event: isinstance(event, Updated))
     home(replicas).die()
+    text.go_on()
+    first = asked.result(20)
     text.wait_done()
     moved = home(replicas).requests[-1]
     assert moved.n_written < first == moved.updates[0].index, "it was in flight"
@@ -254,11 +270,12 @@ def test_runs_wait_for_an_engine_if_none_is_ready(start: Start) -> None:
     engine, replicas = start()
     states: list[str] = []
     engine.listen(lambda status, hello: states.append(status.state))
-    text = Written()
+    text = Written(token(10))
     run = engine.submit(request(PROMPT, 60), text)
     after(text, 10)
     for replica in replicas:
         replica.die()
+    text.go_on()
     with pytest.raises(UnavailableError, match="moving to another engine"):
         run.update(temperature=1)
     with pytest.raises(UnavailableError):
@@ -282,11 +299,12 @@ def test_the_death_of_one_of_two_is_not_told(start: Start) -> None:
 
 def test_a_cancelled_run_does_not_move(start: Start) -> None:
     engine, replicas = start()
-    text = Written()
+    text = Written(token(10))
     run = engine.submit(request(PROMPT, 200), text)
     after(text, 10)
     for replica in replicas:
         replica.die()
+    text.go_on()
     run.cancel()
     replicas[0].revive()
     assert text.wait_done().reason == "cancelled"
@@ -295,13 +313,15 @@ def test_a_cancelled_run_does_not_move(start: Start) -> None:
 
 def test_a_request_that_kills_engines_is_given_up(start: Start) -> None:
     engine, replicas = start()
-    text = Written()
+    indexes = range(0, 4 * MAX_ENGINES, 4)
+    text = Written(token(*indexes))
     engine.submit(request(PROMPT, 200), text)
-    for n in range(MAX_ENGINES):
-        after(text, 4 * n)
+    for index in indexes:
+        after(text, index)
         dead = home(replicas)
         dead.die()
         dead.revive()
+        text.go_on()
     done = text.wait_done()
     assert (done.reason, done.message) == ("error", "the engine stopped")
     assert sum(len(replica.requests) for replica in replicas) == MAX_ENGINES
@@ -330,13 +350,14 @@ def test_waiting_for_an_engine_ends_with_the_server_or_after_a_while(
     monkeypatch.setattr(replicated, "RESUME_SECONDS", 0.3)
     engine, replicas = start()
     for close in (False, True):
-        text = Written()
+        text = Written(token(5))
         engine.submit(request(PROMPT, 200), text)
         after(text, 5)
         if close:
             monkeypatch.setattr(replicated, "RESUME_SECONDS", 60)
         for replica in replicas:
             replica.die()
+        text.go_on()
         if close:
             engine.close()
         assert text.wait_done().reason == "error"
@@ -362,8 +383,8 @@ def test_all_replicas_change_the_model_and_their_runs_end(tmp_path: Path) -> Non
     try:
         wait_ready(*replicas)
         text = Written()
-        engine.submit(request(PROMPT, 200), text)
-        after(text, 5)
+        engine.submit(request(PROMPT, 200, LEAST_PACE), text)
+        after(text, 0)
         states: list[str] = []
         engine.listen(lambda status, hello: states.append(status.state))
         tokenizer = replicas[0].tokenizer
