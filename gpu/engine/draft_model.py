@@ -185,8 +185,10 @@ class DraftModel:
         text = DraftText(sequence.slot, blocks, match.n_tokens, len(ids))
         text.block_hashes = hashes
         self._texts[sequence] = text
-        n_counted = sequence.text.n_counted
-        self.runner.begin_slot(text.slot, np.array(ids, np.uint32), n_counted)
+        tokens, n_counted = np.array(ids, np.uint32), sequence.text.n_counted
+        known = tokens < self.runner.config.vocab_size  # of others, nothing is drafted after them
+        n_known = int(known[len(ids) - n_counted :].sum())
+        self.runner.begin_slot(text.slot, tokens[known], n_known)
         self.runner.set_blocks(text.slot, text.blocks)
 
     def _give_up(self, running: Container[Sequence]) -> None:

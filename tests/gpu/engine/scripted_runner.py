@@ -137,6 +137,7 @@ class ScriptedRunner:
 
     def set_text(self, slot: int, tokens: npt.NDArray[np.uint32], n_written: int) -> None:
         ids = tokens.tolist()
+        assert all(id < self.config.vocab_size for id in ids)
         self.texts[slot] = (set(ids), Counter(ids[len(ids) - n_written :]))
 
     def set_grammar_bitmask(self, slot: int, bitmask: npt.NDArray[np.uint32]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -226,6 +227,18 @@ def test_a_draft_of_a_token_that_the_model_lacks_is_dropped(
     tokens, done = written(one, Request([1, 2, 3], SamplingParams(seed=0, max_tokens=20)))
     assert [token.id for token in tokens] == expected([1, 2, 3], 20)
     assert done.timings.draft_n == 0
+
+
+def test_a_prompt_with_a_token_that_the_draft_model_lacks_is_read_without_it(
+    engine: Callable[..., Engine],
+) -> None:
+    draft = DraftRunner(GUESS)
+    draft.config = dataclasses.replace(draft.config, vocab_size=200)
+    prompt = [1, 2, 220, 3]
+    tokens, done = written(engine(draft), Request(prompt, SamplingParams(seed=0, max_tokens=20)))
+    assert [token.id for token in tokens] == expected(prompt, 20)
+    assert done.timings.draft_n == 0
+    assert not draft.steps
 
 
 def test_a_grammar_is_kept_without_drafts(engine: Callable[..., Engine]) -> None:
