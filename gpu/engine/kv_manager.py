@@ -108,6 +108,18 @@ class KvManager:
             self._free_all(sequence)
             self._attach(sequence, match)
 
+    def begin_alike(self, one: Sequence, other: Sequence, end: int) -> bool:
+        """Return whether two prompts have the same keys and values before `end`, which must be
+        before the last known token of both: each may reuse the other's."""
+        if one.block_hashes.salt != other.block_hashes.salt or one.ids[:end] != other.ids[:end]:
+            return False
+        n, rest = divmod(end, BLOCK_TOKENS)
+        one_end, other_end = (
+            (s.block_hashes.hash_of(s.ids, n), s.block_hashes.tokens(s.ids, end - rest, end))
+            for s in (one, other)
+        )
+        return one_end == other_end
+
     def reuse_chunks(self, sequence: Sequence) -> None:
         """Move chunks of a prompt that are cached after another text to their new positions, if the
         sequence wants that and enough blocks are free. To be called before its first row."""
@@ -379,7 +391,7 @@ class KvManager:
         sequence.tables = self._take(match, [n_parts] * len(self.windows))
         if not sequence.n_preemptions:
             self.n_reused += match.n_tokens - sequence.prefill.n_matched
-            self.n_loaded += len(match.in_host) * BLOCK_TOKENS
+            self.n_loaded += match.n_full_in_host * BLOCK_TOKENS
         sequence.prefill.reuse_prefix(match.n_tokens, len(match.blocks) + len(match.in_host))
         self._note_changed(sequence)
 

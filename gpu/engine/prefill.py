@@ -35,6 +35,11 @@ class Prefill:
         self._is_first = True
 
     @property
+    def is_unread(self) -> bool:
+        """Whether nothing was submitted or moved, so that more may be found in the KV cache."""
+        return self.n_done == self.n_matched and not self.moved
+
+    @property
     def is_done(self) -> bool:
         return self.n_done >= self.n_known
 

@@ -332,7 +332,11 @@ class Scheduler:
         capture = prompts[0].capture or any(s.capture for s in decoding)
         n_samples, shares = len(decoding), dict[Sequence, int]()
         for prompt in prompts:
-            if (prompt.capture and not capture) or self._waits_for_prefix(prompt, shares):
+            if prompt.capture and not capture:
+                continue
+            if prompt.prefill.is_unread:
+                self.kv.match_again(prompt)
+            if self._waits_for_prefix(prompt, shares):
                 continue
             n = self._piece_rows(prompt, left)
             if n == prompt.prefill.n_left and n_samples < self.limits.max_samples:
@@ -359,8 +363,7 @@ class Scheduler:
     def _piece_rows(self, prompt: Sequence, most: int) -> int:
         """Return the rows of the next chunk of `prompt`."""
         prefill = prompt.prefill
-        if prefill.n_done == prefill.n_matched and not prefill.moved:
-            self.kv.match_again(prompt)
+        if prefill.is_unread:
             self.kv.reuse_chunks(prompt)
         first = prefill.n_done
         n = min(prefill.next_found - first, prompt.n_until_full, most)
@@ -368,11 +371,11 @@ class Scheduler:
 
     def _waits_for_prefix(self, prompt: Sequence, shares: dict[Sequence, int]) -> bool:
         """Return whether a prompt of this step computes the next block of `prompt`, so that it can
-        be found instead."""
+        be found instead. For less than a block nobody waits."""
         end = prompt.prefill.n_done + BLOCK_TOKENS
         return self.kv.reuses_prefixes and any(
             end < min(prompt.prefill.n_known, other.prefill.n_known)
-            and prompt.ids[:end] == other.ids[:end]
+            and self.kv.begin_alike(prompt, other, end)
             for other in shares
         )
 

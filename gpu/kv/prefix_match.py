@@ -74,6 +74,12 @@ class PrefixMatches:
         return tuple(key for group in self.groups for key in group.in_host)
 
     @property
+    def n_full_in_host(self) -> int:
+        """Full blocks of the text that are in host memory for any group."""
+        texts = zip(*(group.full for group in self.groups), strict=True)
+        return sum(any(isinstance(block, bytes) for block in blocks) for blocks in texts)
+
+    @property
     def sources(self) -> list[int]:
         """Blocks whose beginning is copied, one of each group or none."""
         return [group.source for group in self.groups if group.source is not None]

@@ -80,12 +80,12 @@ def test_runs_that_start_together_compute_their_common_prompt_once(
     hand: Callable[..., ManualEngine],
 ) -> None:
     """The second run is admitted before the first has a row; it looks up the cache again before its
-    own first."""
+    own first. It waits for two blocks, and for no part of one."""
     one = hand(n_slots=3, n_blocks=12)
     runs = [one.start(TEXT[:40], 8) for _ in range(3)]
     one.finish(*runs)
-    assert [run.prefill.n_reused for run in runs] == [0, 39, 39]
-    assert n_rows(one) == 40 + 2 + 3 * 7
+    assert [run.prefill.n_reused for run in runs] == [0, 32, 39]
+    assert n_rows(one) == 40 + 8 + 1 + 3 * 7
     one.check_owners()
 
 
@@ -128,9 +128,14 @@ def test_a_full_cache_forgets_what_was_used_least(hand: Callable[..., ManualEngi
     assert one.run(texts[0], 4).prefill.n_reused == 39
 
 
-def test_what_was_evicted_to_host_memory_comes_back(hand: Callable[..., ManualEngine]) -> None:
-    """Three texts of three blocks in a cache of four, and the full blocks of all in host memory."""
-    one = hand(n_blocks=4, n_host_blocks=6)
+@pytest.mark.parametrize("windows", [(None,), (None, 48)])
+def test_what_was_evicted_to_host_memory_comes_back(
+    hand: Callable[..., ManualEngine], windows: tuple[int | None, ...]
+) -> None:
+    """Three texts of three blocks in a cache of four, and the full blocks of all in host memory, as
+    many for each group of layers. A token counts once."""
+    n = len(windows)
+    one = hand(n_blocks=4 * n, n_host_blocks=6 * n, windows=windows)
     texts = [[i] * 40 for i in (1, 2, 3)]
     first = [one.run(text, 4) for text in texts]
     assert [run.prefill.n_reused for run in first] == [0, 0, 0]
@@ -139,8 +144,10 @@ def test_what_was_evicted_to_host_memory_comes_back(hand: Callable[..., ManualEn
     assert [run.ids for run in again] == [run.ids for run in first]
     stats = one.scheduler.stats()
     assert (stats.prompt_tokens, stats.reused_tokens, stats.loaded_tokens) == (240, 96, 96)
-    assert (stats.used_host_blocks, stats.n_host_blocks) == (6, 6)
-    assert (stats.stored_bytes, stats.loaded_bytes) == (6, 6), "what is there is not stored again"
+    assert (stats.used_host_blocks, stats.n_host_blocks) == (6 * n, 6 * n)
+    assert (stats.stored_bytes, stats.loaded_bytes) == (6 * n, 6 * n), (
+        "what is there is not stored again"
+    )
 
 
 def test_host_memory_loses_what_was_used_least(hand: Callable[..., ManualEngine]) -> None:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from gpu.engine.sequence import Sequence
+from gpu.kv.prefix_cache import BlockHashes
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 from tests.gpu.interventions.hand import ManualEngine
@@ -58,6 +59,29 @@ def test_a_prompt_waits_for_the_prefix_that_another_computes(
     one.advance()
     assert second.prefill.n_reused == 20
     one.finish(first, second, other)
+
+
+def test_prompts_wait_for_no_prefix_that_they_cannot_find(
+    hand: Callable[..., ManualEngine],
+) -> None:
+    """That of a client with another salt, or of a text with other interventions."""
+    one = hand(n_slots=3, n_blocks=40, max_rows=96)
+    ids = [5] * 22
+    runs = [one.start(ids, 3, cache_salt=salt) for salt in ("a", "b", "a")]
+    runs[2].block_hashes = BlockHashes(lambda position: b"a head off", "a")
+    one.advance()
+    assert rows_by_slot(one, 0) == {run.slot: 22 for run in runs}
+    one.finish(*runs)
+
+
+def test_all_that_waited_for_a_prefix_read_on_together(hand: Callable[..., ManualEngine]) -> None:
+    one = hand(n_slots=4, n_blocks=40, max_rows=96)
+    first, *rest = [one.start([*[5] * 20, *[i] * 12], 3) for i in range(4)]
+    one.advance()
+    assert rows_by_slot(one, 0) == {first.slot: 32}
+    one.advance()
+    assert rows_by_slot(one, 1) == {first.slot: 1, **{run.slot: 12 for run in rest}}
+    one.finish(first, *rest)
 
 
 def test_no_step_samples_more_than_it_can(hand: Callable[..., ManualEngine]) -> None:
