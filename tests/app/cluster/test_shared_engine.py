@@ -38,8 +38,10 @@ def test_ended_runs_are_forgotten_and_the_others_end_with_the_connection(tmp_pat
 
     for number in range(3):
         submit(number, Done)
+        assert not shared._runs
     submit(3, Accepted, pace=0.0)
-    wait_until(lambda: len(shared._runs) == 1)
+    wait_until(lambda: None not in shared._runs.values())
+    assert len(shared._runs) == 1
     wait_until(lambda: engine.stats.n_paused == 1)
     server.close()
     serving.join()
