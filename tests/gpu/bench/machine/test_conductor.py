@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from gpu.bench.machine import child
+from gpu.bench.machine import child, conductor
 from gpu.bench.machine.conductor import Conductor, Limits
 from gpu.bench.machine.context import Context, Outcome
 from gpu.bench.machine.messages import CaseProgress, DeviceReady, Done, Message
@@ -37,7 +37,7 @@ Make = Callable[..., Conductor]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Make:
-    def conductor(body: str, report: Report | None = None, **changes: object) -> Conductor:
+    def made(body: str, report: Report | None = None, **changes: object) -> Conductor:
         script = tmp_path / "script.py"
         script.write_text(HEAD + "\n".join(f"    {line}" for line in body.splitlines()), "utf-8")
         report = report or made_report()
@@ -49,7 +49,31 @@ def make(tmp_path: Path) -> Make:
             setattr(found, name, value)
         return found
 
-    return conductor
+    return made
+
+
+class Clock:
+    """Stands in for `time` of the conductor, and hears its lines. It goes on by a second at every
+    look, but only while case b runs: the start of a process takes no time."""
+
+    def __init__(self) -> None:
+        self._now = 100.0
+        self._last_line = ""
+
+    def tell(self, line: str) -> None:
+        self._last_line = line
+
+    def perf_counter(self) -> float:
+        self._now += ", now b" in self._last_line
+        return self._now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    clock = Clock()
+    monkeypatch.setattr(conductor, "time", clock)
+    monkeypatch.setattr(conductor, "PROGRESS_S", -1.0)  # every message is told
+    return clock
 
 
 def statuses(made: Conductor, part: str = "ops") -> dict[str, str]:
@@ -82,8 +106,9 @@ def test_a_crash_is_noted_and_the_rest_goes_on(make: Make) -> None:
     assert statuses(made, "models") == statuses(made)
 
 
-def test_a_hang_is_ended_and_the_rest_goes_on(make: Make) -> None:
-    made = make("if name == 'b': time.sleep(60)\ndone(name)", limits=Limits(silent=1.5))
+def test_a_hang_is_ended_and_the_rest_goes_on(make: Make, clock: Clock) -> None:
+    body = "if name == 'b': time.sleep(60)\ndone(name)"
+    made = make(body, limits=Limits(silent=1.5), tell=clock.tell)
     began = time.perf_counter()
     made.run(["ops"])
     assert time.perf_counter() - began < 20
@@ -91,18 +116,19 @@ def test_a_hang_is_ended_and_the_rest_goes_on(make: Make) -> None:
     assert note(made, "b") == "it gave no sign for 1.5 s"
 
 
-def test_a_process_that_does_not_end_in_time_leaves_its_case_to_the_next_run(make: Make) -> None:
-    made = make("done(name) if name == 'a' else time.sleep(60)", limits=Limits(late=0.5))
-    made.seconds = 1.0
+def test_a_process_that_does_not_end_in_time_leaves_its_case_to_the_next_run(
+    make: Make, clock: Clock
+) -> None:
+    body = "done(name) if name == 'a' else time.sleep(60)"
+    made = make(body, limits=Limits(late=0.5), tell=clock.tell, seconds=1.0)
     made.run(["peers"])
     assert statuses(made, "peers") == {"a": "ok", "b": "pending", "c": "pending"}
     assert made.report.left(["peers"]) == ["peers"]
 
 
-def test_a_process_that_goes_on_and_on_is_ended_too(make: Make) -> None:
+def test_a_process_that_goes_on_and_on_is_ended_too(make: Make, clock: Clock) -> None:
     body = "while name == 'b':\n    say(type='at', case='b', doing='more')\n    time.sleep(0.01)"
-    made = make(f"{body}\ndone(name)", limits=Limits(late=0.5))
-    made.seconds = 1.0
+    made = make(f"{body}\ndone(name)", limits=Limits(late=0.5), tell=clock.tell, seconds=1.0)
     began = time.perf_counter()
     made.run(["peers"])
     assert time.perf_counter() - began < 10
