@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -59,6 +60,26 @@ class Written:
         return [event for event in self.events if isinstance(event, Updated)]
 
 
+def written_with(
+    engine: Engine, request: Request, changes: Mapping[int, dict[str, Any]]
+) -> tuple[Written, list[int]]:
+    """Write a text, asking for `changes` after their tokens; return it, and the tokens that they
+    act from. They are asked for on the engine's thread: another one may be late, and the text at
+    its end."""
+    written, submitted = Written(), threading.Event()
+    asked: list[Future[int]] = []
+
+    def on_event(event: Event) -> None:
+        written(event)
+        assert submitted.wait(60)
+        if isinstance(event, Token) and event.index in changes:
+            asked.append(run.start_update(**changes[event.index]))
+
+    run = engine.submit(request, on_event)
+    submitted.set()
+    return written.wait(), [future.result(20) for future in asked]
+
+
 def updates_of(written: Written) -> tuple[ScheduledUpdate, ...]:
     """Return the updates behind `written` as a replay file has them: each with all settings."""
     return tuple(
@@ -105,18 +126,7 @@ def test_scheduled_updates_write_what_live_changes_wrote(engine: Engine) -> None
         14: {"max_tokens": 60, "top_k": 40},
         25: {"capture": False, "temperature": 0.0},
     }
-    live, submitted = Written(), threading.Event()
-
-    def on_event(event: Event) -> None:
-        """Ask on the engine's thread: on another one that is late, the run has ended."""
-        live(event)
-        assert submitted.wait(60)
-        if isinstance(event, Token) and event.index in changes:
-            run.start_update(**changes[event.index])
-
-    run = engine.submit(Request(prompt, params), on_event)
-    submitted.set()
-    live.wait()
+    live, _ = written_with(engine, Request(prompt, params), changes)
     assert len(live.ids) == 60
     assert len(live.updated) == 4
 

@@ -14,7 +14,7 @@ from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest
-from gpu.events import Done, Event, Prefill, Token, Updated
+from gpu.events import Done, Event, Prefill, Token
 from gpu.inspection.requests import (
     AttentionFrom,
     AttentionTo,
@@ -35,6 +35,7 @@ from gpu.interventions.messages import (
     Steer,
 )
 from gpu.load_options import LoadOptions
+from gpu.pace import LEAST_PACE, PaceChange
 from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
@@ -44,7 +45,7 @@ from gpu.scheduled_updates import ScheduledUpdate
 from gpu.step import Floats
 from gpu.text.tokenizer import Tokenizer
 from gpu.webgpu.device import Device
-from tests.gpu.engine.test_scheduled_updates import Written
+from tests.gpu.engine.test_scheduled_updates import Written, written_with
 from tests.gpu.inspection.test_questions import described
 from tests.gpu.interventions.test_active import Hooked
 from tests.gpu.models import random_llama
@@ -232,15 +233,14 @@ def test_a_change_acts_from_the_token_it_names_and_is_written_again(
     plain text."""
     prompt, params = text(3), SamplingParams(seed=9, max_tokens=40, ignore_eos=True)
     plain = submit(engine, prompt, params)
-    live = Written()
-    run = engine.submit(Request(prompt, params), live)
-    for after, change in ((3, ALL_BUT_PATCHES), (12, STEER), (20, Interventions())):
-        live.wait(after)
-        index = run.update(interventions=change)
-        assert live.updated[-1].index == index
-        assert live.updated[-1].interventions == change
-        assert index - len(live.ids) <= engine.info.limits.in_flight
-    live.wait()
+    changes = {3: ALL_BUT_PATCHES, 12: STEER, 20: Interventions()}
+    wanted = {after: {"interventions": change} for after, change in changes.items()}
+    live, indexes = written_with(engine, Request(prompt, params), wanted)
+    assert [event.index for event in live.updated] == indexes
+    assert [event.interventions for event in live.updated] == [*changes.values()]
+    for event in live.updated:
+        before = tokens(live.events[: live.events.index(event)])
+        assert event.index - len(before) <= engine.info.limits.in_flight
     pieces = [
         InterventionSpan(19 + e.index, e.interventions)
         for e in live.updated
@@ -490,14 +490,16 @@ def test_bad_interventions_of_a_run_change_nothing(engine: Engine) -> None:
         with pytest.raises(InvalidRequest, match="change 1 of the request"):
             engine.submit(Request(prompt, PARAMS, updates=changes))
     written = Written()
-    run = engine.submit(Request(prompt, PARAMS), written)
+    run = engine.submit(Request(prompt, PARAMS, pace=LEAST_PACE), written)
     for bad in (BAD, PATCHED):
         with pytest.raises(InvalidRequest) as refusal:
             run.update(interventions=bad, temperature=0.1)
         assert refusal.value.param.startswith("reach.")
     with pytest.raises(InvalidRequest, match="temperature"):
         run.update(interventions=OFF, temperature=-1.0)
-    assert written.wait().updated == []
+    run.update(pace=PaceChange(None))
+    told = [(event.interventions, event.params.temperature) for event in written.wait().updated]
+    assert told == [(None, PARAMS.temperature)], "only the pace changed"
     assert_equal_draws(engine, plain, written)
 
 
@@ -526,11 +528,12 @@ def test_bad_interventions_of_a_question_are_refused(
 def test_a_patch_may_be_dropped_by_a_change(engine: Engine) -> None:
     prompt = text(15)
     written = Written()
-    run = engine.submit(Request(prompt, PARAMS, interventions=PATCHED), written)
+    request = Request(prompt, PARAMS, interventions=PATCHED, pace=LEAST_PACE)
+    run = engine.submit(request, written)
     run.update(interventions=Interventions())
     with pytest.raises(InvalidRequest, match="write again from there"):
         run.update(interventions=PATCHED)
-    assert [e.interventions for e in written.wait().events if isinstance(e, Updated)] == [
-        Interventions()
-    ]
+    run.update(pace=PaceChange(None))
+    told = [event.interventions for event in written.wait().updated]
+    assert told == [Interventions(), None], "the other is of the pace"
     assert any(isinstance(e, Prefill) for e in written.events)

@@ -19,6 +19,7 @@ from gpu.interventions.active import NONE_ACTIVE, ActiveInterventions
 from gpu.interventions.messages import Interventions, InterventionSpan, LayerFactor, LoraStrength
 from gpu.load_options import LoadOptions
 from gpu.models.workspace import LoraWeights
+from gpu.pace import LEAST_PACE, PaceChange
 from gpu.pytorch.runner import TorchRunner
 from gpu.request import Request
 from gpu.runner import Runner
@@ -201,8 +202,8 @@ def test_a_live_change_is_reported_and_repeated_by_a_scheduled_update(engine: En
     ids, first, later = random_models.ids(17, seed=4), with_loras(all=1.0), with_loras(attention=2)
     live, again = Written(), Written()
     params = replace(PARAMS, max_tokens=40)
-    run = engine.submit(Request(ids, params, interventions=first), live)
-    index = run.update(interventions=later)
+    run = engine.submit(Request(ids, params, interventions=first, pace=LEAST_PACE), live)
+    index = run.update(interventions=later, pace=PaceChange(None))
     assert live.wait().updated[0].interventions == later
     assert 0 <= index < 40
     updates = [ScheduledUpdate(index, interventions=later)]
