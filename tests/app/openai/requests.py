@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import http.client
 import json
+from collections.abc import Callable
 from typing import Any
 
+import msgspec
+import pytest
 from flask.testing import FlaskClient
 
+from app.engine_client import OnEvent, Run
+from gpu import PaceChange, Request
+from gpu.pace import LEAST_PACE
 from tests.app.conftest import Site
 
 GREEDY = {"temperature": 0}
@@ -33,6 +39,20 @@ def chunks(text: str) -> list[dict[str, Any]]:
     lines = [line for line in text.split("\n\n") if line and not line.startswith(":")]
     assert lines[-1] == "data: [DONE]"
     return [json.loads(line.removeprefix("data: ")) for line in lines[:-1]]
+
+
+def hold_next_run(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[[], object]:
+    """Have the site's next run wait after its first token; return what has it go on."""
+    runs: list[Run] = []
+    submit = site.engine.submit
+
+    def submit_held(request: Request, on_event: OnEvent) -> Run:
+        pace = request.pace if runs else LEAST_PACE
+        runs.append(submit(msgspec.structs.replace(request, pace=pace), on_event))
+        return runs[-1]
+
+    monkeypatch.setattr(site.engine, "submit", submit_held)
+    return lambda: runs[0].update(pace=PaceChange(None))
 
 
 def http_client(site: Site) -> http.client.HTTPConnection:

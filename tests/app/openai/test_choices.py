@@ -18,8 +18,8 @@ from app.openai.choices import MAX_SEED, Choices
 from app.openai.operations import OPERATIONS
 from gpu import CANNOT_FOLLOW, InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Prefill, Reason, StepTimes, Timings, Token
-from tests.app.conftest import StartSite
-from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete
+from tests.app.conftest import Site, StartSite
+from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete, hold_next_run
 
 # ---- when the runs start and end -------------------------------------------------------------
 
@@ -356,8 +356,10 @@ def open_stream(port: int, **fields: Any) -> tuple[http.client.HTTPResponse, dic
     return response, json.loads(line.removeprefix(b"data: "))
 
 
-def test_settings_change_while_an_answer_is_written(start_site: StartSite) -> None:
-    site = start_site(delay=0.03)
+def test_settings_change_while_an_answer_is_written(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    go_on = hold_next_run(site, monkeypatch)
     client = site.app.test_client()
     response, first = open_stream(site.port, **GREEDY, max_tokens=60, ignore_eos=True)
     changed = client.post(f"/v1/generations/{first['id']}/params", json={"temperature": 2.0})
@@ -365,6 +367,7 @@ def test_settings_change_while_an_answer_is_written(start_site: StartSite) -> No
     assert changed.json is not None
     jsonschema.validate(changed.json, CHANGE.answer)
     (choice,) = changed.json["choices"]
+    go_on()
     parts = [first, *chunks(response.read().decode().lstrip("\n"))]
     texts = [part["choices"][0]["text"] for part in parts]
     greedy = client.post(
@@ -382,10 +385,10 @@ def test_settings_change_while_an_answer_is_written(start_site: StartSite) -> No
 def test_what_log_probabilities_are_computed_from_cannot_change(
     start_site: StartSite, name: str
 ) -> None:
-    site = start_site(delay=0.03)
+    site = start_site(delay=0.1)  # 48 seconds for a text
     client = site.app.test_client()
     for n_top, status in ((3, 400), (0, 200)):
-        response, first = open_stream(site.port, max_tokens=60, logprobs=n_top)
+        response, first = open_stream(site.port, max_tokens=480, logprobs=n_top)
         changed = client.post(f"/v1/generations/{first['id']}/params", json={name: 1.5})
         assert changed.status_code == status, changed.text
         assert changed.json is not None
@@ -415,8 +418,8 @@ def test_an_answer_that_has_ended_is_not_found(http: FlaskClient) -> None:
     ],
 )
 def test_a_bad_change_names_the_field(start_site: StartSite, body: Any, param: str | None) -> None:
-    site = start_site(delay=0.03)
-    response, first = open_stream(site.port, max_tokens=60)
+    site = start_site(delay=0.1)  # 48 seconds for the text
+    response, first = open_stream(site.port, max_tokens=480)
     changed = site.app.test_client().post(f"/v1/generations/{first['id']}/params", json=body)
     assert changed.status_code == 400
     assert changed.json is not None

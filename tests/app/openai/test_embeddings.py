@@ -138,14 +138,14 @@ def test_an_adapter_is_a_model(site: Site, client: openai.OpenAI) -> None:
 
 
 def test_embeddings_take_a_place_of_their_client(start_site: StartSite) -> None:
-    site = start_site(delay=0.02, n_slots=1, queue=0)
-    with openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client:
-        stream = client.completions.create(model=MODEL, prompt="Once", max_tokens=200, stream=True)
-        next(iter(stream))
-        with pytest.raises(openai.RateLimitError) as caught:
-            client.embeddings.create(model=MODEL, input="Once")
-        assert caught.value.response.headers["Retry-After"]
-        stream.close()
+    site = start_site(n_slots=1, queue=0)
+    site.page().hold_slot("a")
+    with (
+        openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client,
+        pytest.raises(openai.RateLimitError) as caught,
+    ):
+        client.embeddings.create(model=MODEL, input="Once")
+    assert caught.value.response.headers["Retry-After"]
 
 
 class Unanswered:

@@ -14,6 +14,7 @@ from openai.types.responses import Response, ResponseStreamEvent
 from pydantic import TypeAdapter
 
 from tests.app.conftest import Site, StartSite
+from tests.app.openai.requests import hold_next_run
 
 MODEL = "fake-story"
 OPTIONS: dict[str, Any] = {
@@ -161,8 +162,8 @@ def test_an_answer_is_sent_back_in_the_next_turn(client: openai.OpenAI) -> None:
     assert again.usage.input_tokens > answer.usage.input_tokens + 12
 
 
-def test_settings_change_while_it_is_written(start_site: StartSite) -> None:
-    site = start_site(delay=0.05)
+def test_settings_change_while_it_is_written(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    go_on = hold_next_run(site, monkeypatch)
     with openai.OpenAI(base_url=f"{site.url}/v1", api_key="none", max_retries=0) as client:
         stream = client.responses.create(**{**OPTIONS, "max_output_tokens": 400}, stream=True)
         events = iter(stream)
@@ -170,6 +171,7 @@ def test_settings_change_while_it_is_written(start_site: StartSite) -> None:
         assert created.type == "response.created"
         path = f"/v1/generations/{created.response.id}/params"
         assert site.app.test_client().post(path, json={"max_tokens": 20}).status_code == 200
+        go_on()
         *_, last = events
     assert last.type == "response.incomplete"
     assert last.response.usage is not None
