@@ -25,6 +25,7 @@ from app.engine_client import ServedModel, UnavailableError
 from gpu import Request, SamplingParams
 from gpu.events import Done, Event, Token
 from gpu.inspection.requests import Losses
+from gpu.pace import LEAST_PACE
 from tests.app.conftest import Site, StartSite
 from tests.app.engine.processes import (
     IDS,
@@ -51,11 +52,13 @@ HUNG_SEED = 666
 pytestmark = pytest.mark.skipif(not hasattr(signal, "SIGSTOP"), reason="no process can be stopped")
 
 
-def begin(engine: SupervisedEngine, **params: Any) -> queue.SimpleQueue[Event]:
+def begin(
+    engine: SupervisedEngine, pace: float | None = None, **params: Any
+) -> queue.SimpleQueue[Event]:
     """Start a run and return it after its first token."""
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     wanted = SamplingParams(**{"max_tokens": 400, **params})
-    engine.submit(Request(IDS, wanted), events.put)
+    engine.submit(Request(IDS, wanted, pace=pace), events.put)
     collect(events, Token)
     return events
 
@@ -65,7 +68,7 @@ def test_a_frozen_process_is_replaced_and_its_texts_are_kept(
 ) -> None:
     engine = start_engine(delay=0.01, timeouts=SILENT)
     wait_for(engine, "ready")
-    runs = [begin(engine) for _ in range(4)]
+    runs = [begin(engine, LEAST_PACE) for _ in range(4)]
     pid = freeze(engine)
     with time_limit(8):
         status = wait_for(engine, "restarting")
@@ -216,7 +219,7 @@ def test_sending_to_a_process_that_does_not_read_does_not_block(
     engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
+    run = engine.submit(Request(IDS, SamplingParams(max_tokens=400), pace=LEAST_PACE), events.put)
     pid = freeze(engine)
     with time_limit(2), pytest.raises(UnavailableError, match="try again in a few seconds"):
         _ask_much(engine)
@@ -253,7 +256,7 @@ def test_the_model_of_a_frozen_engine_can_be_switched(start_engine: StartEngine)
 def test_closing_a_frozen_engine_ends(start_engine: StartEngine) -> None:
     engine = start_engine(delay=0.01, timeouts=PATIENT)
     wait_for(engine, "ready")
-    runs = [begin(engine) for _ in range(4)]
+    runs = [begin(engine, LEAST_PACE) for _ in range(4)]
     pid = freeze(engine)
     with time_limit(CLOSES_WITHIN_S):
         engine.close()

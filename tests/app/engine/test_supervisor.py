@@ -33,6 +33,7 @@ from gpu import (
     SamplingParams,
 )
 from gpu.events import Accepted, Done, Event, Token, Updated
+from gpu.pace import LEAST_PACE
 from tests.app.conftest import StartSite
 from tests.app.engine.processes import (
     IDS,
@@ -109,7 +110,7 @@ def test_update_and_cancel_reach_the_run(start_engine: StartEngine) -> None:
     engine = start_engine(delay=0.01)
     wait_for(engine, "ready")
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    run = engine.submit(Request(IDS, SamplingParams(max_tokens=500)), events.put)
+    run = engine.submit(Request(IDS, SamplingParams(max_tokens=500), pace=LEAST_PACE), events.put)
     index = run.update(temperature=0.25, capture=True)
     with pytest.raises(InvalidRequest) as refusal:
         run.update(top_p=7)
@@ -154,7 +155,7 @@ def test_refusals_come_through_the_pipe(start_engine: StartEngine) -> None:
     with pytest.raises(InvalidRequest):
         engine.submit(Request([10**6], SamplingParams()), print)
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-    engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
+    engine.submit(Request(IDS, SamplingParams(max_tokens=400), pace=LEAST_PACE), events.put)
     with pytest.raises(QueueFull):
         engine.submit(Request(IDS, SamplingParams()), print)
 
@@ -168,7 +169,7 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     assert pid is not None
     runs = [queue.SimpleQueue[Event]() for _ in range(3)]
     for events in runs:
-        engine.submit(Request(IDS, SamplingParams(max_tokens=400)), events.put)
+        engine.submit(Request(IDS, SamplingParams(max_tokens=400), pace=LEAST_PACE), events.put)
     begun = [collect(events, Token) for events in runs]
     os.kill(pid, signal.SIGKILL)
     for events, found in zip(runs, begun, strict=True):
@@ -465,7 +466,7 @@ def test_the_exit_of_a_process_is_described_in_words() -> None:
 
 
 def test_the_page_sees_the_restart_and_can_go_on(start_site: StartSite) -> None:
-    site = start_site(process=True, delay=0.01)
+    site = start_site(process=True, delay=0.1)  # 40 seconds for the text
     page = site.page()
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 400})
     page.until("token", index=3)
