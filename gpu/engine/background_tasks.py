@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gpu.engine.answers import answer, refuse
 from gpu.errors import EngineError, InvalidRequest, QueueFull
 from gpu.inspection.requests import Answer
 
@@ -39,16 +40,16 @@ class Task:
         that is no EngineError is also raised."""
         self.begun = True
         if self.value.cancelled():
+            self.value.set_running_or_notify_cancel()
             self.pieces.close()
             return False
         try:
             next(self.pieces)
         except StopIteration as done:
-            if self.value.set_running_or_notify_cancel():
-                self.value.set_result(done.value)
+            answer(self.value, done.value)
             return False
         except Exception as error:
-            self.fail(error)
+            refuse(self.value, error)
             if not isinstance(error, EngineError):
                 raise
             return False
@@ -57,11 +58,7 @@ class Task:
     def refuse(self, error: EngineError) -> None:
         """End the work and answer with `error`."""
         self.pieces.close()
-        self.fail(error)
-
-    def fail(self, error: Exception) -> None:
-        if self.value.set_running_or_notify_cancel():
-            self.value.set_exception(error)
+        refuse(self.value, error)
 
 
 class BackgroundTasks:

@@ -24,6 +24,7 @@ import numpy.typing as npt
 from msgspec.structs import replace
 
 from gpu.engine.activation_cache import ActivationCache
+from gpu.engine.answers import answer, refuse
 from gpu.engine.background_tasks import BackgroundTasks, QuestionQueue, run_until, timed
 from gpu.engine.draft_model import DraftModel
 from gpu.engine.inspector import Inspector, question_blocks
@@ -151,9 +152,12 @@ class EngineThread:
         self.busy_since: float | None = None
         """`time.monotonic` when the current round of the loop began; None while it waits."""
         self._commands: queue.Queue[tuple[Command, Future[Any]]] = queue.Queue()
+        self._posting = threading.Lock()
+        self._has_ended = False  # no command is read any more
         self._in_flight: deque[Scheduled] = deque()
         self._collected: deque[StepResult] = deque()  # results of the first of those
         self._background = BackgroundTasks()
+        self._lost_step: Exception | None = None
         self._resolving = False
         self._warm_up: Iterator[None] | None = None
         ready: Future[tuple[Runner, EngineInfo]] = Future()
@@ -167,11 +171,12 @@ class EngineThread:
         self.runner, self.info = ready.result()
 
     def post(self, command: Command) -> Future[Any]:
-        """Queue a command. Raises EngineClosed when the thread has ended."""
-        if not self._thread.is_alive():
-            raise EngineClosed(self.failure or CLOSED)
+        """Queue a command. Raises EngineClosed when nobody will read it any more."""
         future: Future[Any] = Future()
-        self._commands.put((command, future))
+        with self._posting:
+            if self._has_ended:
+                raise EngineClosed(self.failure or CLOSED)
+            self._commands.put((command, future))
         return future
 
     def stats(self) -> EngineStats:
@@ -233,6 +238,8 @@ class EngineThread:
             log.exception("the engine failed")
             self._end_all("error", self.failure)
         finally:
+            with self._posting:
+                self._has_ended = True
             self._refuse_waiting()
             if draft is not None:
                 draft.close()
@@ -261,7 +268,8 @@ class EngineThread:
             try:
                 self._handle(command, future)
             except Exception as error:
-                future.set_exception(error)
+                refuse(future, error)
+            self._expect_no_lost_step()
 
     def _idle(self) -> bool:
         """Return whether there is nothing to do but wait for a command, or until a run is due."""
@@ -295,12 +303,16 @@ class EngineThread:
                 if sequence.paused:
                     sequence.cancel(ENDED_IN_PAUSE)
                     self._scheduler.release(sequence)
-        done.set_result(None)
+        answer(done, None)
 
     def _update(self, update: Update, resolved: ResolvedInterventions | None) -> int:
         sequence = update.sequence
-        while sequence.decoding.has_drafts:
-            self._collect(self.runner)  # only then it is known which token is the next
+        try:
+            while sequence.decoding.has_drafts:
+                self._collect(self.runner)  # only then it is known which token is the next
+        except Exception as error:
+            self._lost_step = error
+            raise
         if sequence.finished:
             raise InvalidRequest("this run has ended; settings act on the next one", "id")
         index = sequence.update(update.changes, update.capture, resolved, update.pace)
@@ -308,6 +320,12 @@ class EngineThread:
         if sequence.finished:
             self._scheduler.release(sequence)
         return index
+
+    def _expect_no_lost_step(self) -> None:
+        """Raise what collecting a step raised amid an update, of which the updater was told: the
+        step's runs would wait for its samples for ever."""
+        if self._lost_step is not None:
+            raise self._lost_step
 
     def _advance(self, runner: Runner) -> None:
         """Submit steps while there is room, then read the oldest, or warm up if there is none. Each
@@ -345,6 +363,7 @@ class EngineThread:
             self._collect(runner)
         if self._background:
             self._background.advance()
+            self._expect_no_lost_step()
         if may_ask:
             with self._budget.piece():
                 self._questions.advance()
@@ -443,7 +462,7 @@ class EngineThread:
             command, future = self._commands.get()
             if isinstance(command, Start):
                 command.sequence.finish("error", message)
-            future.set_exception(EngineClosed(message))
+            refuse(future, EngineClosed(message))
 
 
 def _open_models(

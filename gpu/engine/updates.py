@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpu.engine.activation_cache import ActivationCache
+from gpu.engine.answers import answer, refuse
 from gpu.engine.background_tasks import run_until
 from gpu.engine.sequence import Sequence
 from gpu.errors import EngineError
@@ -57,14 +58,14 @@ class UpdateQueue:
             if resolved is None:
                 self._waiting[update.sequence] = deque([(update, index)])
                 return self._apply_in_order(update.sequence)
-        index.set_result(self._apply(update, resolved))
+        answer(index, self._apply(update, resolved))
         return None
 
     def refuse(self, error: EngineError) -> None:
         """End all waiting changes with `error`."""
         for line in self._waiting.values():
             while line:
-                line.popleft()[1].set_exception(error)
+                refuse(line.popleft()[1], error)
 
     def _apply_in_order(self, sequence: Sequence) -> Generator[None, None, None]:
         line = self._waiting[sequence]
@@ -75,8 +76,8 @@ class UpdateQueue:
                 if update.interventions is not None:
                     pieces = self._activations.resolve(update.interventions)
                     resolved = yield from run_until(lambda: sequence.finished, pieces)
-                index.set_result(self._apply(update, resolved))
+                answer(index, self._apply(update, resolved))
             except EngineError as error:
-                index.set_exception(error)
+                refuse(index, error)
             line.popleft()
         del self._waiting[sequence]
