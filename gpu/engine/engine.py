@@ -37,12 +37,13 @@ from gpu.engine.thread import (
     Start,
 )
 from gpu.engine.validation import RequestValidator
-from gpu.errors import ContextExceeded, EngineError, ModelError
+from gpu.errors import ContextExceeded, EngineError, InvalidRequest, ModelError
 from gpu.events import Event
 from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
 from gpu.kv.can_shift import why_not_shiftable
+from gpu.kv.context_shift import LEAST_SHIFTABLE, sliding_context
 from gpu.load_options import AUTO_OPTIONS, DEFAULT_OPTIONS, LoadOptions
 from gpu.places import Places
 from gpu.request import Request
@@ -187,7 +188,7 @@ class Engine:
             request,
             self.tokenizer,
             self.info.model.eos_ids,
-            self._limits.context,
+            self._context_of(request),
             interventions=interventions,
             grammar=grammar,
             cache_reuse=(self._cache_reuse if request.cache_reuse is None else request.cache_reuse),
@@ -201,6 +202,20 @@ class Engine:
             self._places.release(run)
             raise
         return run
+
+    def _context_of(self, request: Request) -> int:
+        """Return the tokens that a run may have in the cache."""
+        limits, n_keep = self._limits, request.n_keep
+        if n_keep is None:
+            return limits.context
+        context = sliding_context(limits.context, n_keep, limits.windows, limits.n_blocks)
+        if not context:
+            raise InvalidRequest(
+                f"the KV cache of {limits.n_blocks} blocks is too small to slide: {n_keep} tokens "
+                f"stay, and {LEAST_SHIFTABLE} others must have room; use more --kv-memory",
+                "truncation",
+            )
+        return context
 
     def generate(
         self,

@@ -456,7 +456,7 @@ class KvManager:
     def _most_at_once(self, sequence: Sequence) -> int:
         """Return the blocks that a sequence needs for the rest of its prompt and the next token."""
         n = blocks_for(min(sequence.context, sequence.prefill.n_known + 1))
-        return sum(min(n, self._most_held(window)) for window in self.windows)
+        return sum(min(n, self._most_held(window)) for window in self._windows_of(sequence))
 
     def _most_held(self, window: int | None) -> int:
         """Return the most blocks of one text that a group holds at once."""

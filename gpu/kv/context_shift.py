@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS, blocks_for, held_tokens
 from gpu.kv.copies import TokenMove
 
 ATTENTION_SINKS = 4
@@ -59,6 +59,22 @@ class ContextShift:
     def position(self, index: int) -> int:
         """Return the position of token `index` of the text when it is computed."""
         return index - self.n_left(index)
+
+
+def sliding_context(
+    context: int, n_keep: int, windows: tuple[int | None, ...], n_blocks: int
+) -> int:
+    """Return the longest context up to `context` in which a text may slide in `n_blocks` blocks of
+    all groups together; less than `n_keep` if there is none. A group whose window reaches the
+    tokens that stay frees no blocks, so that the text may need more than one that does not
+    slide."""
+    while context >= n_keep + LEAST_SHIFTABLE:
+        shift = ContextShift(context, n_keep)
+        held = (held_tokens(shift.window_of(window), context) for window in windows)
+        if sum(map(blocks_for, held)) <= n_blocks:
+            return context
+        context = (context - 1) // BLOCK_TOKENS * BLOCK_TOKENS
+    return 0
 
 
 @dataclass(frozen=True, slots=True)

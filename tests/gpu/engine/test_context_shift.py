@@ -13,7 +13,7 @@ import pytest
 
 from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, InvalidRequest
-from gpu.events import Done, Event, Token
+from gpu.events import Accepted, Done, Event, Token
 from gpu.kv.context_shift import ContextShift, context_shift_moves
 from gpu.load_options import LoadOptions
 from gpu.request import Request
@@ -36,17 +36,17 @@ def seen(ids: list[int]) -> int:
     return 1 + sum((i + 1) * id for i, id in enumerate(ids)) % 255
 
 
-def in_cache(ids: list[int]) -> list[int]:
+def in_cache(ids: list[int], context: int = CONTEXT) -> list[int]:
     """Return the ids that are in the cache when the last of `ids` is computed."""
-    left = ContextShift(CONTEXT, SINKS).n_left(len(ids) - 1)
+    left = ContextShift(context, SINKS).n_left(len(ids) - 1)
     return [*ids[:SINKS], *ids[SINKS + left :]] if left else ids
 
 
-def expected(prompt: list[int], n: int) -> list[int]:
+def expected(prompt: list[int], n: int, context: int = CONTEXT) -> list[int]:
     """Return what a run writes that sees only what is in the cache."""
     ids = list(prompt)
     for _ in range(n):
-        ids.append(seen(in_cache(ids)))
+        ids.append(seen(in_cache(ids, context)))
     return ids[len(prompt) :]
 
 
@@ -147,6 +147,24 @@ def test_a_cache_that_holds_one_context_is_enough(
     assert write(engine, prompt, 300)[0] == expected(prompt, 300)
     beginning = [*prompt[:100], 7]
     assert write(engine, beginning, 3)[0] == expected(beginning, 3), "its blocks hold other text"
+
+
+@pytest.mark.parametrize(("n_blocks", "context"), [(16, 128), (15, 112), (13, 96), (8, 0)])
+def test_a_text_slides_earlier_where_the_cache_holds_no_whole_context_of_each_group(
+    opened: Opened, n_blocks: int, context: int
+) -> None:
+    """A text that does not slide frees what has left the window, and needs fewer blocks."""
+    engine = opened(runner_of(n_blocks=n_blocks, n_slots=1, windows=(None, 100)))
+    prompt = text(150)
+    if not context:
+        with pytest.raises(InvalidRequest, match="too small to slide"):
+            write(engine, prompt, 1)
+        return
+    ids, events = write(engine, prompt, 300)
+    assert ids == expected(prompt, 300, context)
+    accepted = events[0]
+    assert isinstance(accepted, Accepted)
+    assert accepted.context == context
 
 
 def test_a_shifted_text_is_no_prefix_of_another_prompt_and_its_beginning_is(opened: Opened) -> None:
