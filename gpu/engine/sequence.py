@@ -105,6 +105,9 @@ class Sequence:
         self.finished = False
         self._n_written_before = n_written  # on another engine
         self._updates = PendingUpdates(request.updates, self.interventions)
+        for update in request.updates:
+            if n_written and update.index <= n_written:  # it acted on another engine
+                self._change(update.params, update.capture, None, update.index)
         self._not_finite: NonFinite | None = None  # see `Repeated`
 
     @property
@@ -397,12 +400,14 @@ class Sequence:
             self.update(change.params, change.capture, resolved)
 
     def _restore_updates(self) -> None:
-        """Apply the updates that acted on another engine, where they were sent."""
+        """Let the interventions of the updates that acted on another engine act where they were
+        sent. Their settings are in force since the run is here."""
         if not self._n_written_before:
             return
         while (due := self._updates.take(self._n_written_before)) is not None:
             change, resolved = due
-            self._change(change.params, change.capture, resolved, change.index)
+            self._change({}, None, resolved, change.index)
+        self.interventions.act_last()
 
     def _go_on(self) -> None:
         """Write the preview, if that may be done now."""

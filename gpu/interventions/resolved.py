@@ -98,7 +98,7 @@ class RunInterventions:
         self._n_prompt = n_prompt
         self._firsts = tuple(first for first, _ in spans)
         self._all_resolved: tuple[ResolvedInterventions | None, ...] | None = None
-        self._pending: ResolvedInterventions | None = None
+        self._pending: tuple[int, ResolvedInterventions] | None = None
         self._in_slot = NONE_ACTIVE
         if all(one is None or one is NONE_ENCODED for one in self.encoded):
             self.set_resolved(tuple(None if one is None else NONE_RESOLVED for one in self.encoded))
@@ -118,7 +118,16 @@ class RunInterventions:
         if (own := self._all_resolved[0]) is not None:
             own.add_to(self.schedule, last if n_before else 0, last)
         if self._pending is not None:
-            self._pending.add_to(self.schedule, last, last)
+            first, resolved = self._pending
+            resolved.add_to(self.schedule, first, first)
+
+    def act_last(self) -> None:
+        """Let what was changed before the states were computed act after what has been changed
+        since."""
+        if self._pending is not None:
+            first, resolved = self._pending
+            self._pending, self.requested = None, resolved.requested
+            resolved.add_to(self.schedule, first, first)
 
     def of_update(self, n: int) -> ResolvedInterventions | None:
         """Return the interventions of the n-th scheduled update, from 1."""
@@ -132,7 +141,7 @@ class RunInterventions:
         if self.ready:
             resolved.add_to(self.schedule, first, first)
         else:
-            self._pending = resolved
+            self._pending = first, resolved
 
     def move_to(self, position: int) -> ActiveInterventions | None:
         """Return what the slot must be set to before a step with the row at `position`; None: no

@@ -17,7 +17,8 @@ from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
-from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
+from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer, expected
+from tests.gpu.interventions.hand import ManualEngine
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 PROMPT = "Once upon a time, there was a fox who lived in"
@@ -136,3 +137,18 @@ def test_a_run_needs_a_prompt_and_a_token_to_write(speller: Engine, n: int) -> N
 def test_prompt_and_written_tokens_must_fit_the_context(speller: Engine) -> None:
     with pytest.raises(ContextExceeded):
         speller.submit(Request([1] * 64, SamplingParams(), n_written=60))
+
+
+def test_what_changes_while_a_moved_run_waits_stays(tmp_path: Path) -> None:
+    """The updates that acted elsewhere are in force before; they came back when it got a slot."""
+    one = ManualEngine(ScriptedRunner(n_slots=1), byte_tokenizer(tmp_path))
+    first = one.start([9], 8)
+    one.advance()
+    updates = (ScheduledUpdate(1, {"temperature": 0.5, "max_tokens": 12}, capture=True),)
+    moved = one.start([3, *expected([3], 3)], 2, n_written=3, updates=updates)
+    assert (moved.text.params.temperature, moved.capture) == (0.5, True)
+    moved.update({"temperature": 1.5}, None)
+    assert not moved.finished, "its limit was raised before it moved"
+    one.finish(first, moved)
+    assert moved.text.params.temperature == 1.5
+    assert moved.text.n_written == 12
