@@ -224,6 +224,51 @@ def test_a_second_tab_follows_the_first(
     assert len(play.drawer.wait_stored(1)) == 1
 
 
+def test_a_tab_that_was_away_shows_what_another_wrote_and_does_not_overwrite_it(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    here = site()
+    play = Playground(page, here).open()
+    play.write(FOX, 6)
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    other.page.goto("about:blank")
+    play.write("And then?", 5)
+    play.drawer.entries()
+    other.open()
+    expect(other.page.locator(".turn")).to_have_count(4)
+    other.write("The end?", 4)
+    (entry,) = other.drawer.wait_stored(1)
+    assert "And then?" in entry["text"]
+    assert "The end?" in entry["text"]
+    expect(page.locator(".turn")).to_have_count(6)
+
+
+def test_a_tab_whose_memory_was_full_has_its_newest_text_after_a_reload(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site()).open()
+    play.write(FOX, 6)
+    play.drawer.wait_stored(1)
+    page.evaluate(TAB_FULL)
+    play.start_new()
+    play.write("Another", 5)
+    play.drawer.wait_stored(2)
+    page.reload()
+    play.wait_ready()
+    expect(page.locator(".said")).to_have_text("Another")
+    expect(play.tokens).to_have_count(5)
+
+
+TAB_FULL = """() => {
+  const { setItem } = Storage.prototype;
+  Storage.prototype.setItem = function (...given) {
+    if (this === sessionStorage) throw new DOMException("no room", "QuotaExceededError");
+    return setItem.apply(this, given);
+  };
+}"""
+"""Lets the tab remember no more of its conversation."""
 DEAF = "BroadcastChannel.prototype.postMessage = () => {}"
 
 

@@ -221,7 +221,7 @@ const readLeftOrNull = (one) => readLeft(one).catch(() => null);
 async function readUnstored({ conversation, turns: packed }) {
   const turns = unpackTurns(packed);
   const { entry, runs } = await readArchive(conversation.id ?? "");
-  adoptRevision(conversation, entry);
+  adoptRevision(conversation, turns, entry);
   const answer = shownAnswer(turns.at(-1));
   const awaited = answer?.running ? answer.segment : null; // its events are asked for again
   for (const turn of turns) if (turn.role === "model") fillTurn(turn, runs, awaited);
@@ -229,14 +229,20 @@ async function readUnstored({ conversation, turns: packed }) {
 }
 
 /**
- * A conversation was written by the tab before it was loaded again, `entry` of storage, if at all.
+ * A conversation was written by the tab before it was loaded again, `entry` of storage, if at all. The
+ * writer's name alone does not say so: a conversation that was opened here bears that of another tab,
+ * which may have gone on, and a tab whose own storage was full remembers older turns.
  *
  * @param {Conversation} conversation
+ * @param {Turn[]} turns
  * @param {Entry | null} entry
  */
-function adoptRevision(conversation, entry) {
+function adoptRevision(conversation, turns, entry) {
   if (!entry) conversation.rev = 0;
-  else if (entry.writer === conversation.writer) conversation.rev = entry.rev;
+  else if (entry.writer === conversation.writer) {
+    const here = new Set(segmentsOf(turns).map(({ id }) => id));
+    if (entry.runs.every((run) => here.has(run))) conversation.rev = entry.rev;
+  }
 }
 
 /** Take up the conversations that this tab had left before a reload. @param {LeftMark[]} marks */
@@ -260,7 +266,9 @@ async function follow() {
   const replay = await openFile(await readFile(id)).catch(() => null);
   const isSame = state.conversation.id === id && state.conversation.rev === rev;
   behind = isSame && isChangedHere();
-  if (replay && isSame && !behind) show(unpack(entry, replay));
+  if (!replay || !isSame || behind) return;
+  dropRefills(); // the turns that they were for go
+  show(unpack(entry, replay));
 }
 
 // ---- after a reload ----------------------------------------------------------------------------
@@ -279,7 +287,7 @@ export async function restoreKept(turns) {
   const { entry, runs } = await archive;
   if (state.conversation !== conversation) return;
   if (!entry) conversation.id = null;
-  adoptRevision(conversation, entry);
+  adoptRevision(conversation, turns, entry);
   const older = liveState().turns === turns ? turns.slice(0, -1) : [];
   for (const turn of older) if (turn.role === "model") fillTurn(turn, runs);
   changed("turns", "tokens", "conversations");

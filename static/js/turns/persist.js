@@ -29,6 +29,8 @@ function read(storage, key) {
 }
 
 /**
+ * Returns false where the storage is full or forbidden.
+ *
  * @param {() => Storage} storage
  * @param {string} key
  * @param {object} value
@@ -36,8 +38,21 @@ function read(storage, key) {
 function write(storage, key, value) {
   try {
     storage().setItem(key, JSON.stringify({ version: VERSION, ...value }));
+    return true;
   } catch {
-    // Storage is full or forbidden: nothing survives a reload then.
+    return false;
+  }
+}
+
+/**
+ * @param {() => Storage} storage
+ * @param {string} key
+ */
+function remove(storage, key) {
+  try {
+    storage().removeItem(key);
+  } catch {
+    // It is forbidden, so there is nothing.
   }
 }
 
@@ -99,7 +114,7 @@ export function save() {
   const { turns, mode } = liveState();
   const { interventions } = state.own ?? liveState();
   const { conversation } = state;
-  write(session, SESSION, {
+  const isWritten = write(session, SESSION, {
     turns: packTurns(turns),
     mode,
     draft,
@@ -107,6 +122,8 @@ export function save() {
     conversation,
     ...Object.fromEntries(Object.entries(others).map(([name, valueOf]) => [name, valueOf()])),
   });
+  // What was written before would be shown after a reload in place of what the browser keeps.
+  if (!isWritten) remove(session, SESSION);
 }
 
 /**
