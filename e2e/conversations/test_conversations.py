@@ -224,6 +224,30 @@ def test_a_second_tab_follows_the_first(
     assert len(play.drawer.wait_stored(1)) == 1
 
 
+def test_a_tab_that_looks_on_leaves_the_settings_of_the_run_alone(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    here = site(delay=0.03)
+    play = Playground(page, here).open()
+    play.write(FOX, 4)
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    play.set(temperature=1.5, max_tokens=1000)
+    play.ask("And then?")
+    expect(other.page.locator(".turn")).to_have_count(4)
+    until(other.page, lambda: types_of(other).count("resume"), "the other tab's resume")
+    other.wait_tokens(len(play.numbers()) + 10)  # an update would have been sent by then
+    play.stop.click()
+    other.wait_done()
+    assert "update" not in types_of(other)
+    assert not play.messages.events("updated")
+
+
+def types_of(play: Playground) -> list[str]:
+    return [message["type"] for message in play.messages.sent]
+
+
 def test_a_tab_that_was_away_shows_what_another_wrote_and_does_not_overwrite_it(
     page: Page, context: BrowserContext, site: Callable[..., Site]
 ) -> None:

@@ -19,6 +19,12 @@ let lastUpdate = 0;
  * @type {WeakMap<Segment, NamedSettings>}
  */
 let sent = new WeakMap();
+/**
+ * Segment → what this page has changed of its run, whether it could be sent or not.
+ *
+ * @type {WeakMap<Segment, NamedSettings>}
+ */
+const asked = new WeakMap();
 
 /** Send the page's settings to the run that they act on, at most every UPDATE_EVERY_MS. */
 export function pushSettings() {
@@ -34,8 +40,15 @@ export function flushSettings() {
   sendUpdate();
 }
 
-/** Send them again on a new connection: the last update may not have arrived on the old one. */
+/**
+ * Send them again on a new connection if a change may not have arrived on the old one. Otherwise the run
+ * keeps its own: another tab may have sent it, with other settings than those of this page.
+ */
 export function settleSettings() {
+  const segment = steered(liveState())?.segment;
+  if (!segment) return;
+  const now = settingsOf(segment);
+  if (!isChange(changesOf(now, { ...now, ...asked.get(segment) }))) return;
   sent = new WeakMap();
   pushSettings();
 }
@@ -46,24 +59,37 @@ function sendUpdate() {
   const answer = steered(liveState());
   const segment = answer?.segment;
   if (!answer || !segment?.running) return;
-  /** @type {NamedSettings} */
-  const before = sent.get(segment) ?? {
-    ...(segment.params ?? segment.request.params),
-    capture: segment.capture,
-    reach: segment.interventions,
-  };
+  const before = sent.get(segment) ?? settingsOf(segment);
   const turn = liveState().turns.find(({ answers }) => answers?.includes(answer));
   /** @type {NamedSettings} */
   const wanted = { ...settings, ...(turn?.role === "model" && ownSettings(turn)), capture };
   wanted.max_tokens = Math.max(1, wanted.max_tokens - segment.alreadyCounted);
   // A token that was computed cannot be patched any more; new patches act in the next version.
   wanted.reach = { ...toWire(interventions.setting), patch: before.reach?.patch ?? [] };
-  const message = { type: /** @type {const} */ ("update"), id: segment.id, ...changesOf(before, wanted) };
-  if (Object.keys(message).length === 3 && !Object.keys(message.params).length) return;
-  if (!send(message)) return;
+  const changes = changesOf(before, wanted);
+  if (!isChange(changes)) return;
+  const { params, ...others } = changes;
+  asked.set(segment, { ...asked.get(segment), ...params, ...others });
+  if (!send({ type: "update", id: segment.id, ...changes })) return;
   lastUpdate = performance.now();
-  sent.set(segment, { ...before, ...message.params, capture, reach: wanted.reach });
+  sent.set(segment, { ...before, ...params, capture, reach: wanted.reach });
 }
+
+/**
+ * The settings of a run, as far as they are known here.
+ *
+ * @param {Segment} segment
+ * @returns {NamedSettings}
+ */
+const settingsOf = ({ params, request, capture, interventions }) => ({
+  ...(params ?? request.params),
+  capture,
+  reach: interventions,
+});
+
+/** @param {ReturnType<typeof changesOf>} changes */
+const isChange = ({ params, ...others }) =>
+  Object.keys(params).length > 0 || Object.keys(others).length > 0;
 
 /**
  * Return what an update has to say: {params}, with `capture` and `reach` where they differ.
