@@ -12,7 +12,7 @@ from e2e.conversations.drawer import STORAGE_OFF
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.waiting import until
+from e2e.waiting import TWO_FRAMES, until
 
 FOX = "Tell me of a fox"
 CAFE = "Is the Café open?\nIt should be."
@@ -202,6 +202,57 @@ def test_a_reload_has_the_tokens_of_every_turn_and_needs_no_server_for_them(
     play.write("Three", 4)
     (entry,) = play.drawer.wait_stored(1)
     assert entry["nTokens"] == 19, "and it is the same conversation"
+
+
+HOLD = """() => {
+  const Unheld = DecompressionStream;
+  const allowed = new Promise((allow) => { globalThis.allow = allow });
+  globalThis.DecompressionStream = function (format) {
+    globalThis.DecompressionStream = Unheld;
+    globalThis.isHeld = true;
+    const transform = async (chunk, held) => { await allowed; held.enqueue(chunk) };
+    const { writable, readable } = new Unheld(format);
+    const gate = new TransformStream({ transform, flush: () => globalThis.pass() });
+    return { writable, readable: readable.pipeThrough(gate) };
+  };
+  globalThis.isHeld = false;
+}"""
+"""Holds the next conversation that is opened."""
+RELEASE = """async (id) => {
+  const { readFile } = await import("/static/js/conversations/database.js");
+  const { openFile } = await import("/static/js/conversations/kept-file.js");
+  const passed = new Promise((pass) => { globalThis.pass = pass });
+  globalThis.allow();
+  await passed;
+  await openFile(await readFile(id));
+}"""
+"""Lets it go on, and opens another once it was read: what it does to the page is done by then."""
+
+
+def test_one_that_opens_late_does_not_replace_the_one_chosen_after_it(
+    play: Callable[..., Playground],
+) -> None:
+    here = play()
+    page, said = here.page, here.page.locator(".said")
+    for text in ("One", "Two", "Three"):
+        here.start_new()
+        here.write(text, 4)
+        here.drawer.entries()
+    id = here.drawer.wait_stored(3)[0]["id"]
+    page.evaluate(HOLD)
+    here.drawer.show().rows.filter(has_text="One").click()
+    until(page, lambda: page.evaluate("isHeld"), "the conversation that opens late")
+    here.drawer.open("Two")
+    page.evaluate(RELEASE, id)
+    page.evaluate(TWO_FRAMES)
+    expect(said).to_have_text("Two")
+    page.evaluate(HOLD)
+    page.go_back()
+    until(page, lambda: page.evaluate("isHeld"), "the conversation before it")
+    page.go_forward()
+    page.evaluate(RELEASE, id)
+    page.evaluate(TWO_FRAMES)
+    expect(said).to_have_text("Two")
 
 
 # ---- two tabs --------------------------------------------------------------------------------

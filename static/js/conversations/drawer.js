@@ -11,7 +11,7 @@ import { readEntries } from "./database.js";
 import { markRow, newRow, nameOf } from "./drawer-row.js";
 import { changeKept, entryOf, onKept, setUnkept } from "./keeper.js";
 import { stopLeft } from "./left.js";
-import { openConversation, remove, startNew } from "./library.js";
+import { openConversation, remove, startNew, stay } from "./library.js";
 import { runPhaseOf, setUpRunPhase } from "./run-phase.js";
 import { hasWords, wordsOf } from "./search.js";
 
@@ -195,7 +195,10 @@ const actions = {
         drawer.close();
         byId("prompt").focus();
       });
-    else drawer.close();
+    else {
+      stay();
+      drawer.close();
+    }
   },
 
   /** @param {Entry} entry */

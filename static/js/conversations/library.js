@@ -45,22 +45,32 @@ export function setUpLibrary() {
 
 // ---- opening and leaving -----------------------------------------------------------------------
 
+/** Number of choices of what the page shows: a conversation that opens late gives way to a later one. */
+let nChosen = 0;
+
+/** What is on the page was chosen again: a conversation that is being opened stays away. */
+export const stay = () => void (nChosen += 1);
+
 /** Leave the conversation on the page for an empty one. Its run goes on (left.js). */
 export function startNew() {
+  stay();
   if (state.replay) closeReplay();
   leave();
   put([], newConversation());
 }
 
 /**
- * Open a kept conversation in place of the one on the page. Throws BadReplay or StorageError.
+ * Open a kept conversation in place of the one on the page, unless another is chosen meanwhile. Throws
+ * BadReplay or StorageError.
  *
  * @param {string} id
  */
 export async function openConversation(id) {
+  const choice = ++nChosen;
   await keepNow();
   const waiting = leftOf(id);
   const kept = waiting?.turns ? null : await (waiting ? readLeft(waiting) : readKept(id));
+  if (choice !== nChosen) return;
   if (state.replay) closeReplay();
   leave();
   const left = takeLeft(id);
@@ -189,6 +199,7 @@ export async function branchOf(conversation, place, title) {
  */
 export function showBranch(branch, mode) {
   const { turns, conversation, mode: before } = state;
+  stay();
   leave();
   put(branch.turns, branch.conversation);
   setState({ mode });

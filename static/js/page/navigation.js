@@ -1,6 +1,6 @@
 // Keeps the address of the page and what it shows the same: going back and forward, links, reloads.
 
-import { openConversation, startNew } from "../conversations/library.js";
+import { openConversation, startNew, stay } from "../conversations/library.js";
 import { lessonName, startLesson } from "../lessons/entry.js";
 import { closeInstrument, openByName, openInstrumentName } from "../look/frame.js";
 import { openReplayAt } from "../replay/dialog.js";
@@ -117,6 +117,7 @@ async function followReady({ chat, model, replay, token: wanted, lesson }, isOwn
   else if (isOwn && !replay && state.replay?.address) closeReplay();
   if (chat && chat !== state.conversation.id) await openConversation(chat);
   else if (isOwn && !chat && state.conversation.id && state.turns.length && !state.replay) startNew();
+  else if (isOwn || chat) stay();
   if (wanted) {
     token = wanted;
     focusAwaited();
