@@ -103,6 +103,8 @@ WRONG = [
     ("top_p", "1.01", "Top-p must be a number from 0 to 1"),
     ("repetition_penalty", "0", "Repeat penalty must be a number from 0.1 to 10"),
     ("max_tokens", "0", "Max tokens must be a whole number from 1"),
+    ("max_tokens", "1,5", "Max tokens must be a whole number from 1"),
+    ("max_tokens", "1,0000", "Max tokens must be a whole number from 1"),
     ("seed", "18446744073709551616", "Seed must be a whole number"),
 ]
 
@@ -120,6 +122,14 @@ def test_wrong_numbers_are_marked_where_they_were_typed(
         box.fill("1")
         box.press("Enter")
         expect(box).not_to_have_attribute("aria-invalid", "true")
+
+
+def test_a_comma_groups_digits_or_is_a_decimal_point(play: Callable[..., Playground]) -> None:
+    """As the page itself writes the most that a field takes: 1,000 is not 1."""
+    here = play()
+    here.set(max_tokens="1,000", top_k=" 20 ", temperature="0,75")
+    expect(here.box("max_tokens")).to_have_value("1000")
+    expect(here.box("temperature")).to_have_value("0.75")
 
 
 def test_penalties_are_folded_and_name_those_that_act(

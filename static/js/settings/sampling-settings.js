@@ -60,16 +60,22 @@ export function presetOf(settings) {
 }
 
 const NUMBER = /^[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?$/i;
+/** A whole number whose digits are grouped, as the page itself writes large ones. */
+const GROUPED = /^[+-]?\d{1,3}(,\d{3})+$/;
 
 /**
- * Read a number that was typed: {value}, or {error} where the server would refuse it.
+ * Read a number that was typed: {value}, or {error} where the server would refuse it. A comma groups
+ * the digits of a whole number, and is the decimal point of any other.
  *
  * @param {string} text
  * @param {{label: string, min: number, max: number, integer?: boolean}} setting
  */
 export function parseNumber(text, { label, min, max, integer = false }) {
   const kind = integer ? "a whole number" : "a number";
-  const trimmed = text.trim().replace(",", ".");
+  const typed = text.trim();
+  const trimmed = !integer
+    ? typed.replace(",", ".")
+    : GROUPED.test(typed) ? typed.replaceAll(",", "") : typed;
   const value = Number(trimmed);
   const ok =
     NUMBER.test(trimmed) &&
