@@ -222,7 +222,10 @@ class EngineClient(ABC):
             self._status = status
             self._hello = hello
             for listener in self._listeners:
-                listener(status, hello)
+                try:
+                    listener(status, hello)
+                except Exception:  # the thread and the other listeners must go on
+                    log.exception("a listener failed at the state %s", status.state)
 
     @abstractmethod
     def start(self) -> None:

@@ -3,6 +3,8 @@ loads neither Flask nor the engine."""
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import Any
 
 import click
@@ -33,6 +35,17 @@ def run(name: str | None, **values: Any) -> None:
     _serve(Settings(model=name, **values))
 
 
+def tell(line: str) -> None:
+    """Print a line on the standard output for as long as anybody reads that: the server goes on
+    after `| head -1`, and without its terminal."""
+    try:
+        click.echo(line)
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)  # also for the line that Python still holds
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+
+
 def _serve(settings: Settings) -> None:
     from app.server import PortError, log_to_stderr
     from app.server import serve as run_server
@@ -41,7 +54,7 @@ def _serve(settings: Settings) -> None:
         settings.validate()
         log_to_stderr(settings.log_level)
         try:
-            failure = run_server(settings, click.echo)
+            failure = run_server(settings, tell)
         except PortError as error:
             raise Failure(str(error)) from None
     if failure is not None:

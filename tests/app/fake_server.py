@@ -14,6 +14,7 @@ from typing import Any
 import click
 
 from app import create_app, tale
+from app.cli.serve import tell
 from app.config import Settings
 from app.engine.backoff import RestartPolicy
 from app.engine.heartbeat import Timeouts
@@ -78,13 +79,13 @@ def main(
     app.config["SEND_FILE_MAX_AGE_DEFAULT"] = 0
     with bind(settings.host, settings.port) as listener:
         server = http_server(listener, app)
-        click.echo(f"fake engine on {address(settings, server.port)}")
-        failure = run(server, engine, click.echo)
+        tell(f"fake engine on {address(settings, server.port)}")
+        failure = run(server, engine, tell)
     sys.exit(failure)
 
 
 def _tell_pid(engine: SupervisedEngine) -> None:
-    click.echo(f"engine process {engine.pid}")
+    tell(f"engine process {engine.pid}")
 
 
 if __name__ == "__main__":

@@ -299,6 +299,32 @@ def test_loading_is_told_after_a_download() -> None:
         assert lines[-1] == LOADING
 
 
+def test_the_server_goes_on_when_nobody_reads_what_it_prints(start_server: StartServer) -> None:
+    """As after `| head`, or without its terminal: its engine is restarted and ended as ever."""
+    server = start_server()
+    url = server.line("(http://127.0.0.1:[0-9]+/)")
+    engine = int(server.line("engine process ([0-9]+)"))
+    assert server.process.stdout is not None
+    assert server.process.stderr is not None
+    server.process.stdout.close()
+    wait_until(lambda: _is_healthy(url))
+    os.kill(engine, signal.SIGKILL)
+    said = server.process.stderr.readline()  # when it is no longer ready
+    assert said == "the engine's process ended unexpectedly (signal SIGKILL)\n"
+    wait_until(lambda: _is_healthy(url))
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(PATIENCE_S) == 0
+    assert server.errors() == ""
+
+
+def _is_healthy(url: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"{url}health") as answer:
+            return bool(answer.status == 200)
+    except urllib.error.HTTPError:
+        return False
+
+
 def test_ctrl_c_while_loading(start_server: StartServer) -> None:
     server = start_server("--load-seconds", "2")
     server.line("(Loading)")

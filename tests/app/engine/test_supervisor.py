@@ -48,7 +48,7 @@ from tests.app.engine.processes import (
 from tests.app.fake_engine import FakeEngine, loader
 from tests.app.fake_options import ENDLESS, FakeOptions
 from tests.app.fake_tokenizer import FakeTokenizer
-from tests.app.page import PATIENCE_S
+from tests.app.page import PATIENCE_S, wait_until
 
 
 def test_a_run_in_the_process(start_engine: StartEngine) -> None:
@@ -193,6 +193,25 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     done = collect(events)[-1]
     assert isinstance(done, Done)
     assert done.reason == "length"
+
+
+def test_a_listener_that_fails_ends_no_engine(
+    start_engine: StartEngine, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Those after it hear every state, and the process is still replaced."""
+    engine = start_engine()
+    pid = pid_of(engine)
+
+    def fail(status: Status, hello: Hello | None) -> None:
+        if status.state != "ready":
+            raise OSError("nobody reads this")
+
+    engine.listen(fail)
+    states: list[str] = []
+    engine.listen(lambda status, hello: states.append(status.state))
+    os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: "restarting" in states and states[-1] == "ready")
+    assert "nobody reads this" in caplog.text
 
 
 def test_requests_during_a_restart_are_refused(start_engine: StartEngine, tmp_path: Path) -> None:
