@@ -101,7 +101,8 @@ class Alternative:
 @dataclass(frozen=True, slots=True)
 class WrittenToken:
     """A token as the upstream sent it. `text`: what it adds to the text. `top`: the most likely
-    tokens in its place, best first; empty if they were not sent."""
+    tokens in its place, best first; empty if they were not sent. `is_rest`: it is part of a text
+    whose tokens were not told, and not the first part."""
 
     text: str
     piece: str
@@ -109,6 +110,7 @@ class WrittenToken:
     id: int | None = None
     logprob: float | None = None
     top: tuple[Alternative, ...] = ()
+    is_rest: bool = False
 
 
 def tokens_of(choice: Choice) -> list[WrittenToken]:

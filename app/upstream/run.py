@@ -92,6 +92,7 @@ class UpstreamRun:
         self._accepted = self._cancelled = self._restart = False
         self._exchange: HttpExchange | None = None
         self._written: list[int] = []
+        self._n_rest = 0  # of them, those that the upstream did not count: `WrittenToken.is_rest`
         self._scheduled = deque(sorted(request.updates, key=lambda update: update.index))
         self._began = time.perf_counter()
         self._first = self._last = 0.0  # seconds from the beginning to the first and last token
@@ -168,7 +169,7 @@ class UpstreamRun:
                     "that has begun, so its settings cannot change; they act on the next answer"
                 )
             request = replace(self._request, params=params)
-            self._writer.write(request, self._written)
+            self._body(request)
             self._request = request
             self._restart = True
             if self._exchange is not None and self._written:
@@ -217,11 +218,11 @@ class UpstreamRun:
                 if self._cancelled:
                     self._reason = "cancelled"
                     return
-                if len(self._written) >= self._request.params.max_tokens:
+                if self._is_full:
                     self._reason = "length"
                     return
                 self._exchange = exchange
-                path, body = self._writer.write(self._request, self._written)
+                path, body = self._body(self._request)
             self._read(exchange, path, body)
         except EngineError:
             if self._restart and not self._cancelled:
@@ -231,6 +232,17 @@ class UpstreamRun:
             with self._lock:
                 self._exchange = None
             exchange.release()
+
+    @property
+    def _is_full(self) -> bool:
+        """Whether the upstream has written as many tokens as were asked for, as it counts them."""
+        return len(self._written) - self._n_rest >= self._request.params.max_tokens
+
+    def _body(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """Return route and body of a stream that goes on after what is written."""
+        params = request.params
+        params = replace(params, max_tokens=params.max_tokens + self._n_rest)
+        return self._writer.write(replace(request, params=params), self._written)
 
     def _read(self, exchange: HttpExchange, path: str, body: dict[str, Any]) -> None:
         dialect = self._writer.dialect
@@ -296,9 +308,10 @@ class UpstreamRun:
                 raise Restarted
             now = time.perf_counter() - self._began
             index = len(self._written)
-            if index >= self._request.params.max_tokens:
+            if self._is_full and not token.is_rest:
+                asked = self._request.params.max_tokens
                 raise EngineError(
-                    f"the upstream wrote more than the {index} tokens that were asked for"
+                    f"the upstream wrote more than the {asked} tokens that were asked for"
                 )
             if not self._first:
                 self._first = now
@@ -306,6 +319,7 @@ class UpstreamRun:
             interval = 1e3 * (now - self._last)
             self._last = now
             self._written.append(id)
+            self._n_rest += token.is_rest
             self._on_event(self._event(index, id, token, interval, 1e3 * paced))
             self._apply_scheduled()
 
@@ -375,9 +389,8 @@ class UpstreamRun:
         self._on_event(Accepted(prompt, request.params, self._capture, 0, context))
 
     def _reason_of(self, finish: str, stop_reason: int | str | None) -> Reason:
-        params = self._request.params
         if finish == "length":
-            return "length" if len(self._written) >= params.max_tokens else "context"
+            return "length" if self._is_full else "context"
         stopped = isinstance(stop_reason, str)
         return "stop" if stopped or finish != "stop" else "eos"
 

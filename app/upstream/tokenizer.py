@@ -235,8 +235,9 @@ class TokenIds:
         shares = [stream.push(id) for id in found]
         if "".join(shares) != text:
             shares = [*[""] * (len(found) - 1), text]
-        for id, share in zip(found, shares, strict=True):
-            yield id, WrittenToken(share, self.tokenizer.piece(id))
+        for i, (id, share) in enumerate(zip(found, shares, strict=True)):
+            is_rest = known is None and i > 0
+            yield id, WrittenToken(share, self.tokenizer.piece(id), is_rest=is_rest)
 
     def require(self, token: WrittenToken) -> int:
         """Return the id of a written token. Raises UnavailableError if the tokenizer of this server

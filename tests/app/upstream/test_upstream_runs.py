@@ -39,7 +39,7 @@ from gpu import (
 )
 from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
 from gpu.inspection.requests import LogitLens
-from tests.app.page import wait_until
+from tests.app.page import PATIENCE_S, wait_until
 from tests.app.replicas.mortal import Written, wait_ready
 from tests.app.upstream.stand_in import WORDS, Handler, StandIn
 
@@ -247,6 +247,51 @@ def test_an_upstream_without_logprobs_is_asked_without(connect: Connect, stand_i
         assert "".join(words_of(written)) == " a fox ran"
         assert all(math.isnan(token.logprob) for token in written.of(Token))
         assert len(stand_in.bodies) == n_asked
+
+
+def test_words_of_an_upstream_without_logprobs_are_no_more_tokens(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    """Its tokens are told by nobody, and may be several words: the limit is for what it sent."""
+    pieces = ["I", "'m", " here", ".\n\n", "You", "'re", " not"]
+    sent = threading.Event()
+
+    def answer(handler: Handler) -> None:
+        if not handler.body["messages"][2:]:
+            handler.begin_stream()
+            for piece in pieces[:4]:
+                handler.send_event({"choices": [handler.choice(piece, False)]})
+            sent.wait(PATIENCE_S)
+        else:
+            handler.stream(pieces[4:], logprobs=False)
+
+    stand_in.answer = answer
+    engine, written = connect("vllm"), Written()
+    run = engine.submit(Request(chat(engine), SamplingParams(max_tokens=6)), written)
+    written.until(lambda event: isinstance(event, Token) and event.index == 6)
+    run.update(temperature=0.2)
+    sent.set()
+    written.wait_done()
+    assert "".join(words_of(written)) == "".join(pieces[:6])
+    assert written.of(Done)[0].reason == "length"
+    assert stand_in.bodies[-1]["max_tokens"] == 2
+
+
+def test_an_upstream_that_does_not_end_is_ended(connect: Connect, stand_in: StandIn) -> None:
+    """Whether or not it tells its tokens."""
+    for logprobs in (True, False):
+
+        def answer(handler: Handler, logprobs: bool = logprobs) -> None:
+            handler.begin_stream()
+            for word in [" a fox"] * 4:
+                handler.send_event({"choices": [handler.choice(word, logprobs)]})
+
+        stand_in.answer = answer
+        engine = connect()
+        written = write(engine, chat(engine), max_tokens=3)
+        assert "".join(words_of(written)) == " a fox" * 3
+        done = written.of(Done)[0]
+        assert done.message == "the upstream wrote more than the 3 tokens that were asked for"
 
 
 def test_an_upstream_of_few_candidates_is_asked_for_those(
