@@ -22,6 +22,7 @@ PrefixSharing = Literal["client", "all"]
 Allowed = Literal["local", "all", "off"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
+HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 ORIGIN = re.compile(r"https?://(\[[0-9a-fA-F:.]+\]|[a-zA-Z0-9_.-]+)(:[0-9]{1,5})?")
 SEVERAL_NUMBERS = re.compile(r"\d+(,\d+)+")
 VALUE_OF_BARE_FLAG = {"ray": "local"}
@@ -300,6 +301,9 @@ class Settings:
             yield f"--draft and --spec-type {self.spec_type} both propose tokens; leave one out"
         if self.token is not None and (not self.token or not self.token.isprintable()):
             yield "--token must not be empty and must have printable characters only"
+        for host in self.allow_host:
+            if name_in(host) is None:
+                yield f"--allow-host must be a name, such as box.lan, but got {host!r}"
         for flag, origins, example in (
             ("allow-origin", self.allow_origin, "https://chat.example.org or http://box.lan:8080"),
             ("hub-url", self.hub_url, "https://huggingface.co"),
@@ -433,6 +437,16 @@ def setting_specs() -> list[SettingSpec]:
         type, help, *range = get_args(hints[name])
         found.append(SettingSpec(name, type, help, range[0] if range else None, default))
     return found
+
+
+def name_in(host: str) -> str | None:
+    """Return the name or address in a value of --allow-host, in lower case and as a Host header has
+    it, but without brackets and port; None if there is none."""
+    try:
+        return str(ipaddress.ip_address(host.lower()))
+    except ValueError:
+        match = HOST.fullmatch(host.lower())
+    return None if match is None else match.group(1).strip("[]")
 
 
 def is_loopback(host: str) -> bool:

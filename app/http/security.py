@@ -30,10 +30,9 @@ from urllib.parse import urlsplit
 from flask import Flask, Response, g, redirect, request
 from werkzeug.exceptions import Forbidden, Unauthorized
 
-from app.config import Settings, is_loopback
+from app.config import HOST, Settings, is_loopback, name_in
 
 MAX_BODY_BYTES = 1024 * 1024
-HOST = re.compile(r"(\[[0-9a-f:.]+\]|[a-z0-9_.-]+)(:[0-9]{1,5})?")
 ARRIVED = '<!doctype html><script src="static/js/reload-first.js"></script>'
 """Page for a link from another site. Its script reloads, which keeps the part of the address after
 the hash. A Refresh header would drop it, and is for visitors without a session, who may not load
@@ -62,8 +61,8 @@ class Guard:
         self._token = settings.token.encode() if settings.token else None
         key = hashlib.sha256(self._token).digest() if self._token else secrets.token_bytes(32)
         self._cookie_key = key
-        self._origins = frozenset(map(str.lower, settings.allow_origin))
-        self._names = {"localhost", settings.host.lower(), *map(str.lower, settings.allow_host)}
+        self._origins = frozenset(map(_as_browsers_send, settings.allow_origin))
+        self._names = {"localhost", settings.host.lower(), *map(name_in, settings.allow_host)}
         self._names |= {str(urlsplit(origin).hostname) for origin in self._origins}
         if not is_loopback(settings.host):
             self._names.add(socket.gethostname().lower())
@@ -137,6 +136,12 @@ class Guard:
         return hmac.new(self._cookie_key, session.encode(), hashlib.sha256).hexdigest()
 
 
+def _as_browsers_send(origin: str) -> str:
+    """Return an address as an Origin header has it: without the default port."""
+    origin = origin.lower()
+    return origin.removesuffix(":443" if origin.startswith("https:") else ":80")
+
+
 def browser_session() -> str:
     """Return the owner of what this request starts: the session in its cookie, else a new one."""
     return str(g.session or secrets.token_urlsafe(18))
@@ -160,8 +165,8 @@ def _check_access(guard: Guard) -> Any:
     host = request.headers.get("Host", "")
     if not guard.allows_host(host):
         raise Forbidden(
-            f"the Host header {host!r} is not a name of this server; "
-            "to allow it, start the server with --allow-host NAME"
+            f"the Host header names {name_in(host) or host!r}, which is no name of this server; "
+            "to allow it, start the server with --allow-host and that name"
         )
     bearer = guard.has_token()
     _check_origin(guard, host, bearer)

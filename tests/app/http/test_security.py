@@ -66,6 +66,50 @@ def test_host_names_can_be_added() -> None:
     assert not guard.allows_host("other.lan:8000")
 
 
+@pytest.mark.parametrize(
+    ("allowed", "header"),
+    [
+        ("Box.lan:8000", "box.lan"),
+        ("box.lan", "box.lan:8000"),
+        ("10.0.0.7:8000", "10.0.0.7"),
+        ("[fd00::1]", "[fd00::1]:8000"),
+        ("[fd00::1]:8000", "[fd00::1]"),
+        ("FD00::1", "[fd00::1]"),
+    ],
+)
+def test_names_are_added_in_any_form(allowed: str, header: str) -> None:
+    guard = Guard(Settings(allow_host=(allowed,)).validate())
+    assert guard.allows_host(header)
+    assert not guard.allows_host(f"x{header}")
+    assert not guard.allows_host("[fd00::2]")
+
+
+@pytest.mark.parametrize("host", ["box.lan", "box.lan:8000"])
+def test_what_a_refusal_advises_helps(http: FlaskClient, host: str) -> None:
+    refused = http.get("/health", headers={"Host": host})
+    assert refused.json is not None
+    message = refused.json["error"]["message"]
+    found = re.fullmatch("the Host header names '(.*)', .* --allow-host and that name", message)
+    assert found is not None
+    assert found.group(1) == "box.lan"
+    assert Guard(Settings(allow_host=(found.group(1),))).allows_host(host)
+
+
+@pytest.mark.parametrize(
+    ("allowed", "sent"),
+    [
+        ("https://Chat.example.org:443", "https://chat.example.org"),
+        ("http://box.lan:80", "http://box.lan"),
+        ("http://box.lan:8080", "http://box.lan:8080"),
+    ],
+)
+def test_an_origin_may_be_named_with_its_default_port(allowed: str, sent: str) -> None:
+    """Browsers leave that out."""
+    guard = Guard(Settings(allow_origin=(allowed,)).validate())
+    assert guard.allows_origin(sent, "localhost")
+    assert not guard.allows_origin(f"{sent}1", "localhost")
+
+
 def test_a_server_for_others_takes_any_address_but_not_any_name() -> None:
     guard = Guard(Settings(host="0.0.0.0", token="t"))
     assert guard.allows_host("192.168.1.5:8000")
