@@ -299,8 +299,11 @@ class Settings:
             )
         if self.draft is not None and self.spec_type != "none":
             yield f"--draft and --spec-type {self.spec_type} both propose tokens; leave one out"
-        if self.token is not None and (not self.token or not self.token.isprintable()):
-            yield "--token must not be empty and must have printable characters only"
+        if self.token is not None and not _can_be_sent(self.token):
+            yield (
+                "--token must not be empty and must have printable ASCII characters only, without "
+                "a space at either end"
+            )
         for host in self.allow_host:
             if name_in(host) is None:
                 yield f"--allow-host must be a name, such as box.lan, but got {host!r}"
@@ -437,6 +440,11 @@ def setting_specs() -> list[SettingSpec]:
         type, help, *range = get_args(hints[name])
         found.append(SettingSpec(name, type, help, range[0] if range else None, default))
     return found
+
+
+def _can_be_sent(token: str) -> bool:
+    """Return whether an Authorization header can have this token, and has it as it is."""
+    return bool(token) and token.isascii() and token.isprintable() and token == token.strip()
 
 
 def name_in(host: str) -> str | None:

@@ -189,6 +189,9 @@ def test_serve_is_what_is_meant_without_a_command(served: list[Settings]) -> Non
         ["--host", "192.168.1.7"],
         ["--token", ""],
         ["--token", "a\nb"],
+        ["--token", "schlüssel"],
+        ["--token", " secret"],
+        ["--token", "secret "],
         ["--allow-host", "https://box.lan"],
         ["--allow-host", "*"],
         ["--allow-host", ""],
@@ -214,7 +217,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(served: list[Settings], args: l
 def test_others_may_come_in_with_a_token_only() -> None:
     with pytest.raises(SettingsError, match="--token"):
         Settings(host="0.0.0.0").validate()
-    assert Settings(host="0.0.0.0", token="secret").validate()
+    assert Settings(host="0.0.0.0", token="a secret").validate()
     assert Settings(host="::1").validate()
 
 
