@@ -133,6 +133,29 @@ def test_a_name_that_is_being_typed_outlives_what_is_stored_meanwhile(
     expect(here.drawer.titles).to_have_text(["Foxes"])
 
 
+def test_its_buttons_keep_the_focus_and_a_press_while_it_is_stored_again(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    here = Playground(page, site(delay=0.03)).open()
+    here.set(max_tokens=1000)
+    here.ask(FOX)
+    here.wait_tokens(2)
+    here.drawer.wait_stored(1)
+    here.drawer.show()
+    tokens = here.drawer.dialog.locator(".kept-tokens")
+    save, delete = (here.drawer.act(name, FOX) for name in ("Save", "Delete"))
+    save.focus()
+    before = tokens.inner_text()
+    expect(tokens).not_to_have_text(before)
+    expect(save).to_be_focused()
+    delete.hover()
+    page.mouse.down()
+    before = tokens.inner_text()
+    expect(tokens).not_to_have_text(before)
+    page.mouse.up()
+    expect(here.drawer.rows).to_have_count(0)
+
+
 def test_a_deleted_conversation_comes_back(play: Callable[..., Playground]) -> None:
     here = play()
     here.write(FOX, 6)

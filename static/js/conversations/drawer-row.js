@@ -74,6 +74,17 @@ function newFacts({ text, updated, model, nTokens, branchedFrom }, words) {
   return facts;
 }
 
+/**
+ * Show what has changed of an entry whose name is the same. Its buttons stay, with the focus and a press
+ * that has begun.
+ *
+ * @param {HTMLElement} row
+ * @param {Entry} entry
+ * @param {string[]} words
+ */
+export const updateRow = (row, entry, words) =>
+  row.querySelector(".kept-facts")?.replaceWith(newFacts(entry, words));
+
 /** @param {number} ms */
 function when(ms) {
   const date = new Date(ms);

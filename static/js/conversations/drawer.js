@@ -8,7 +8,7 @@ import { isComposing, isEnter } from "../ui/enter-key.js";
 import { bytes, count, plural } from "../ui/format.js";
 import { on, state } from "../state.js";
 import { readEntries } from "./database.js";
-import { markRow, newRow, nameOf } from "./drawer-row.js";
+import { markRow, newRow, nameOf, updateRow } from "./drawer-row.js";
 import { changeKept, entryOf, onKept, setUnkept } from "./keeper.js";
 import { stopLeft } from "./left.js";
 import { openConversation, remove, startNew, stay } from "./library.js";
@@ -27,6 +27,8 @@ let entries = [];
 let undo = null;
 /** id of the conversation that is being renamed. @type {string | null} */
 let renaming = null;
+/** What the list shows: its entries, and all of its rows but their facts. @type {{shown: Entry[], rows: string}} */
+let drawn = { shown: [], rows: "" };
 
 export function setUpDrawer() {
   setUpRunPhase();
@@ -118,8 +120,7 @@ const say = (text) => setText(byId("kept-said"), text);
 function draw() {
   const words = wordsOf(search.value);
   const found = entries.filter((entry) => hasWords(entry, words));
-  const focused = document.activeElement && idOf(document.activeElement);
-  list.replaceChildren(...groupsOf(found).map(({ name, group }) => newGroup(name, group, words)));
+  drawList(found, words);
   setText(byId("kept-empty"), found.length ? "" : emptyText(words));
   const size = entries.reduce((sum, entry) => sum + entry.nBytes, 0);
   const all = entries.length ? `${plural(entries.length, "conversation")}, ${bytes(size)}` : "";
@@ -127,8 +128,32 @@ function draw() {
   setText(byId("kept-found"), words.length ? `${count(found.length)} found` : "");
   byId("kept-save-all").disabled = !entries.length && !ownPresets().length;
   markRows();
+}
+
+/**
+ * A conversation that is being written is stored every two seconds: rows that are the same but for their
+ * facts are not made again.
+ *
+ * @param {Entry[]} found
+ * @param {string[]} words
+ */
+function drawList(found, words) {
+  const groups = groupsOf(found);
+  const shown = groups.flatMap(({ group }) => group);
+  const named = groups.map(({ name, group }) => [name, group.map((entry) => [entry.id, nameOf(entry)])]);
+  const now = JSON.stringify([words, renaming, state.conversation.id, named]);
+  if (now === drawn.rows) {
+    const rowsNow = all(list, ".kept");
+    drawn.shown.forEach((entry, i) => updateRow(rowsNow[i], Object.assign(entry, shown[i]), words));
+    return;
+  }
+  drawn = { shown, rows: now };
+  const focused = document.activeElement;
+  const id = focused ? idOf(focused) : undefined;
+  const at = controlsOf(id).findIndex((button) => button === focused);
+  list.replaceChildren(...groups.map(({ name, group }) => newGroup(name, group, words)));
   if (renaming) list.querySelector("input")?.select();
-  else if (focused) rowOf(focused)?.focus();
+  else if (id) (controlsOf(id)[at] ?? rowOf(id))?.focus();
 }
 
 /** @param {string[]} words */
@@ -185,6 +210,9 @@ const rows = () => all(list, ".kept-open");
 const idOf = (node) => /** @type {HTMLElement | null} */ (node.closest("#kept-list li"))?.dataset.id;
 /** @param {string | undefined} id */
 const rowOf = (id) => rows().find((row) => idOf(row) === id);
+
+/** The buttons of a row. @param {string | undefined} id @returns {HTMLElement[]} */
+const controlsOf = (id) => [...(rowOf(id)?.closest("li")?.querySelectorAll("button") ?? [])];
 
 const actions = {
   /** @param {Entry} entry */
