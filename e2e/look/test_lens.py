@@ -50,6 +50,32 @@ def test_when_a_token_is_the_top_guess(
     assert says in found["says"]
 
 
+STORED_OTHERWISE = """async () => {
+  const { setState, state } = await import("/static/js/state.js");
+  setState({ hello: { ...state.hello, model: { ...state.hello.model, dtype: "q8" } } });
+}"""
+
+
+@pytest.mark.parametrize("name", ["lens", "attention", "forward"])
+def test_a_model_whose_weights_are_stored_otherwise_is_asked_again(
+    page: Page, site: Callable[..., Site], name: str
+) -> None:
+    play = open_page(page, site())
+    play.write(n=6)
+    look = play.look.open(name)
+
+    def n_asked() -> int:
+        asked = [message for message in play.messages.sent if message["type"] == "inspect"]
+        return len([one for one in asked if "position" in one["question"]])
+
+    until(page, n_asked, "the first question")
+    page.evaluate(TWO_FRAMES)
+    expect(look.panel).not_to_have_attribute("aria-busy", "true")
+    before = n_asked()
+    page.evaluate(STORED_OTHERWISE)
+    until(page, lambda: n_asked() > before, "the question to the other weights")
+
+
 def test_what_was_asked_is_kept_within_a_bound(loaded: Page) -> None:
     kept = loaded.evaluate(
         """async () => {

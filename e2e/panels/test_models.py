@@ -16,6 +16,7 @@ from app.models import switching
 from app.models.encoders import Encoders
 from app.models.known import known_embedding_models, known_models
 from e2e.look.test_looks import violations
+from e2e.look.test_loss import read
 from e2e.playground import Playground
 from e2e.site import Site
 from tests.app.conftest import StartSite, hub, start_site  # noqa: F401
@@ -97,6 +98,34 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     assert len(sized) == 1
     play.look.open("needs")
     assert len(sized) == 2, "what the running model takes is asked again"
+
+
+def test_another_model_is_not_asked_about_what_it_did_not_write(
+    page: Page,
+    start_site: StartSite,  # noqa: F811
+) -> None:
+    """Their tokens are not the same. But it is asked about any text."""
+    other = loader(delay=0.01, n_layers=3, name="other")
+    site = start_site(process=True, name="first", switch=lambda settings, model: other)
+    play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
+    play.write(n=6)
+    dialog = open_models(page)
+    dialog.get_by_role("button", name=f"Load {tale.MIXTURE}").click()
+    expect(dialog.get_by_role("status")).to_have_text(f"{tale.MIXTURE} is ready.", timeout=30_000)
+    dialog.get_by_role("button", name="Close").click()
+    for name in ("lens", "attention", "forward", "filters"):
+        look = play.look.open(name)
+        expect(look.message).to_have_text("Written by first; other is loaded.")
+    look = play.look.open("loss")
+    expect(look.panel).to_contain_text("Written by first; other is loaded.")
+
+    def asked() -> list[str]:
+        questions = [each["question"] for each in play.messages.sent if each["type"] == "inspect"]
+        return [question["kind"] for question in questions if "ids" in question]
+
+    assert asked() == []
+    read(look, "Some other text")
+    assert asked() == ["losses"]
 
 
 def test_a_model_that_is_loading_can_be_cancelled(

@@ -4,7 +4,7 @@ import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
 import { measure } from "./measure.js";
 import { entropies, placesOf, scoresOf } from "./scores.js";
-import { sequenceOf } from "../shared/context.js";
+import { runKey, sequenceOf } from "../shared/context.js";
 import { askLatest, askNewest, askOnce, AnswerCache } from "../shared/answer-cache.js";
 
 const MAX_BYTES = 96e6;
@@ -84,7 +84,7 @@ const questionFrom = (segment, ids, position) => ({
 });
 
 /** @param {Pick<Sequence, "segment" | "position">} pick */
-const keyOf = ({ segment, position }) => `${segment.id} ${position}`;
+const keyOf = ({ segment, position }) => `${runKey(segment)} ${position}`;
 
 /** @param {Focus} focus @returns {HeadCounts} */
 const shapeOf = ({ hello: { model } }) => ({

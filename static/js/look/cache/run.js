@@ -6,7 +6,7 @@ import { bytes, count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { numberOf, pin, point } from "../../view.js";
 import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
-import { indexAt, requireTokens, sequenceOf } from "../shared/context.js";
+import { indexAt, positionOf, requireTokens } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 import { capacityOf, kvLayouts, kvShape, windowsOf } from "./kv-size.js";
 
@@ -86,7 +86,7 @@ export const cacheRun = {
  * @param {RunFocus} context
  */
 function measure(context) {
-  const { answer, hello, token } = context;
+  const { answer, hello, token, index } = context;
   const segment = token?.segment ?? (token ? answer.promptSegment : answer.segment);
   requireTokens(segment);
   const { limits } = hello;
@@ -108,7 +108,7 @@ function measure(context) {
     blocks: blocksOf(segment, limits, tokens),
     nBlocks: segment.kvBlocks,
     blockTokens: limits.block_tokens,
-    position: token ? sequenceOf(context).position : null,
+    position: index === null ? null : positionOf(segment, index),
     token,
     ways,
     size: ways[0].bytes,

@@ -12,7 +12,7 @@ import { effectOf, measured, readEffect } from "../reach/effect.js";
 import { drawRange, newRange } from "../reach/factor-bar.js";
 import { NextTokens } from "../reach/next-tokens.js";
 import { askLatest, askNewest } from "../shared/answer-cache.js";
-import { Missing, sequenceOf } from "../shared/context.js";
+import { Missing, runKey, sequenceOf } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric } from "../shared/table.js";
 import { ExpertCursor, layerAt } from "./cursor.js";
 import { GridField } from "./grid-field.js";
@@ -90,7 +90,8 @@ export const prune = {
     if (!token || index === null) throw new Missing("No token yet. Prefill is running.");
     now = { ...context, token, index };
     const sequence = sequenceOf(now);
-    if (scores.run !== sequence.segment.id) scores = new ExpertScores(sequence.segment.id);
+    const run = runKey(sequence.segment);
+    if (scores.run !== run) scores = new ExpertScores(run);
     if (scores.tokens < sequence.ids.length) gather(sequence);
     if (!scores.tokens) throw new Missing(whyNone());
     compare(sequence);
@@ -146,7 +147,7 @@ async function compare({ segment, ids }) {
   const set = toWire(state.interventions.setting);
   const { experts, ...others } = set;
   if (!experts?.length || segment.running || !ready() || state.replay) return;
-  const key = JSON.stringify([segment.id, ids.length, set]);
+  const key = JSON.stringify([runKey(segment), ids.length, set]);
   if (compared.key === key) return;
   compared = { key, answer: null, problem: "" };
   const nPrompt = segment.prompt.length;

@@ -7,7 +7,7 @@ import { count, duration, percent, tokenLabel } from "../../ui/format.js";
 import { SLIDERS } from "../../settings/sampling-settings.js";
 import { changed, state } from "../../state.js";
 import { numberOf, view } from "../../view.js";
-import { Missing, sequenceOf } from "../shared/context.js";
+import { Missing, runKey, sequenceOf } from "../shared/context.js";
 import { flowOf } from "./flow.js";
 import { FlowPlot } from "./plot.js";
 import { FlowFigures, heading } from "./figures.js";
@@ -113,9 +113,9 @@ const changesOf = (used, wanted) =>
  * @param {TokenFocus & {token: Token}} context
  */
 function questionOf(context) {
-  const { token, hello } = context;
+  const { token } = context;
   const { segment } = sequenceOf(context);
-  const run = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${token.number ?? token.index}`;
+  const run = `${runKey(segment)} ${token.number ?? token.index}`;
   /** @param {StageSettings} settings */
   const key = (settings) => `${run} ${JSON.stringify(settings)}`;
   /** @param {StageSettings} settings */

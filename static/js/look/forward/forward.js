@@ -7,7 +7,7 @@ import { clamp, el, newButton, setText } from "../../ui/dom.js";
 import { duration, tokenLabel } from "../../ui/format.js";
 import { focusRow, view } from "../../view.js";
 import { AnswerCache, askLatest, askNewest, askOnce } from "../shared/answer-cache.js";
-import { sequenceOf } from "../shared/context.js";
+import { runKey, sequenceOf } from "../shared/context.js";
 import { RovingTabindex } from "../shared/roving.js";
 import { askInventory } from "../weights/data.js";
 import { linesOf } from "./lines.js";
@@ -160,7 +160,7 @@ const besideOf = (place) => ({ ...place, position: place.position - 1 });
 
 /** @param {ForwardPlace} place @param {TokenFocus} context @returns {Promise<Given>} */
 async function answerOf({ segment, ids, position, layer, head: of }, { signal }) {
-  const name = `${segment.id} ${position} ${layer} ${of}`;
+  const name = `${runKey(segment)} ${position} ${layer} ${of}`;
   const known = cache.get(name);
   if (known) return known;
   /** @type {FromPage.ForwardPass} */

@@ -5,7 +5,7 @@ import { duration, percent, tokenLabel } from "../../ui/format.js";
 import { spansUpTo } from "../../interventions/interventions.js";
 import { changed } from "../../state.js";
 import { focused, focusedRow, focusRow, pin, point, step, view } from "../../view.js";
-import { Missing, sequenceOf } from "../shared/context.js";
+import { Missing, runKey, sequenceOf } from "../shared/context.js";
 import { askLatest, askNewest, AnswerCache } from "../shared/answer-cache.js";
 import { drawRanks } from "./rank.js";
 import { inWords, ofStage, stageName, whenTop } from "./reading.js";
@@ -118,7 +118,7 @@ function questionOf(context) {
   const own = at + 1 < segment.prompt.length ? null : written;
   const text = texts[at + 1] || own?.candidates?.find(({ id }) => id === chosen)?.text;
   return {
-    key: `${segment.id} ${at}`,
+    key: `${runKey(segment)} ${at}`,
     segment,
     newest: at + 2 === ids.length,
     question: /** @type {FromPage.LogitLens} */ ({

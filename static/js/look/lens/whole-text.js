@@ -7,14 +7,14 @@ import { el, newButton, setAttr, setText, sizeOf } from "../../ui/dom.js";
 import { plural, sentence, tokenLabel } from "../../ui/format.js";
 import { pin, step } from "../../view.js";
 import { askOnce } from "../shared/answer-cache.js";
-import { indexAt, sequenceOf } from "../shared/context.js";
+import { indexAt, runKey, sequenceOf } from "../shared/context.js";
 import { columnAt, drawText } from "./text-ranks.js";
 import { stageName, whenTop } from "./reading.js";
 
 /**
  * What was measured of a run: ranks after each stage of the token at position + 1.
  *
- * @typedef {{segment: Segment, ranks: Map<number, number[]>}} Measured
+ * @typedef {{key: string, segment: Segment, ranks: Map<number, number[]>}} Measured
  */
 
 /** @type {Measured | null} */
@@ -62,7 +62,7 @@ export const wholeText = {
 
   show(context) {
     const sequence = sequenceOf(context);
-    if (measured && measured.segment !== sequence.segment) {
+    if (measured && measured.key !== runKey(sequence.segment)) {
       measured = running = null;
       problem = "";
     }
@@ -108,7 +108,7 @@ async function onGo() {
     changed("look");
     return;
   }
-  const found = measured ?? { segment: now.segment, ranks: new Map() };
+  const found = measured ?? { key: runKey(now.segment), segment: now.segment, ranks: new Map() };
   measured = found;
   const run = {};
   running = run;

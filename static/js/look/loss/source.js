@@ -3,7 +3,7 @@
 import { count } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { spansUpTo } from "../../interventions/interventions.js";
-import { sequenceOf } from "../shared/context.js";
+import { runKey, sequenceOf, whyOtherModel } from "../shared/context.js";
 import { askLatest, AnswerCache } from "../shared/answer-cache.js";
 import { withLosses } from "./reading.js";
 
@@ -54,7 +54,9 @@ export const continueReading = () => (stopped = "");
  * @returns {Promise<Reading>}
  */
 export async function readAnswer(context, task) {
-  const { answer, hello } = context;
+  const { answer, hello, token } = context;
+  const why = whyOtherModel(token?.segment ?? answer?.promptSegment);
+  if (why) throw new Unreadable(why); // beside the choice of another text
   const { segment, ids, texts } = sequenceOf(context);
   const from = segment.prompt.length;
   const written = answer?.tokens.slice(segment.base, segment.base + segment.nTokens) ?? [];
@@ -70,7 +72,7 @@ export async function readAnswer(context, task) {
     return { ...base, tokens, texts: {}, info: null };
   }
   if (ids.length < 2) throw new Unreadable("A single token has no loss: it has no context.");
-  const key = `${hello.model.name} ${hello.model.dtype} ${segment.id} ${ids.length}`;
+  const key = `${runKey(segment)} ${ids.length}`;
   const found = await ask(key, ids, { ...task, hello, spans: (n) => spansUpTo(segment, n) });
   return once(found, () => reading(plain, found, base));
 }

@@ -12,7 +12,7 @@ import {
 import { toWire } from "../../interventions/intervention-wire.js";
 import { changed, ready, state } from "../../state.js";
 import { view } from "../../view.js";
-import { sequenceOf } from "../shared/context.js";
+import { runKey, sequenceOf, whyOtherModel } from "../shared/context.js";
 import { askLatest, AnswerCache } from "../shared/answer-cache.js";
 import { ofStage } from "../lens/reading.js";
 
@@ -49,7 +49,7 @@ export function effectOf(context) {
   const question = { kind: "logit_lens", ids: ids.slice(0, at + 1), position: at, chosen, top };
   /** @param {EffectAsked} reached */
   const ask = (/** @type {FromPage.InterventionSpan[]} */ reached) => ({
-    key: `${segment.id} ${at} ${JSON.stringify(reached)}`,
+    key: `${runKey(segment)} ${at} ${JSON.stringify(reached)}`,
     question: reached.length ? { ...question, reached } : question,
   });
   const { did } = passes;
@@ -72,6 +72,8 @@ function whyNot({ answer, token }) {
   if (state.replay) return "This needs the engine, and a replay has none.";
   if (!ready()) return "The engine is not ready. Continues automatically once it is.";
   if (!token) return "No token yet. Prefill is running.";
+  const why = whyOtherModel(token.segment ?? answer.promptSegment);
+  if (why) return why;
   return answer.running && view.pinned === null && view.hover === null ? WRITING : "";
 }
 

@@ -10,7 +10,7 @@ import { count, percent, plural } from "../../ui/format.js";
 import { signed } from "../attribution/list.js";
 import { Measurement } from "../attribution/measure.js";
 import { askOnce } from "../shared/answer-cache.js";
-import { Missing, requireTokens } from "../shared/context.js";
+import { Missing, requireTokens, whyOtherModel } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 import { attentionOf, cachedOf, chunksIn, excerpt } from "./prompt-parts.js";
 
@@ -99,6 +99,8 @@ function shownFrom({ answer }) {
   const segment = answer.promptSegment;
   if (segment && !segment.accepted) throw new Missing("The prompt is on its way to the engine.");
   requireTokens(segment);
+  const why = whyOtherModel(segment);
+  if (why) throw new Missing(why);
   const written = answer.tokens.slice(segment.base, segment.base + Math.min(segment.nTokens, MAX_TOKENS));
   const key = `${state.hello?.model.name} ${segment.id} ${written.length}`;
   const known = kept.get(key);

@@ -21,6 +21,25 @@ export function requireTokens(segment) {
 }
 
 /**
+ * Why the loaded model cannot be asked about a run, or "": its tokens are those of the model that wrote it.
+ *
+ * @param {Segment | null | undefined} segment
+ */
+export function whyOtherModel(segment) {
+  const loaded = state.hello?.model.name;
+  if (!segment?.model || !loaded || segment.model === loaded) return "";
+  return `Written by ${segment.model}; ${loaded} is loaded.`;
+}
+
+/**
+ * Begin the key of what was computed of a run: the same model has other numbers with its weights stored
+ * otherwise.
+ *
+ * @param {Segment} segment
+ */
+export const runKey = ({ id }) => `${state.hello?.model.name} ${state.hello?.model.dtype} ${id}`;
+
+/**
  * Return the current focus:
  *   answer  the answer in the core sample (turns/answer.js), or null
  *   token   its focused token: a `token` event, or a prompt token (`prompt`: its number from 1)
@@ -55,17 +74,21 @@ export function contextNow(signal) {
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.promptSegment;
   requireTokens(segment);
+  const why = whyOtherModel(segment);
+  if (why) throw new Missing(why);
   if (!answer || index === null) throw new Missing("No token yet.");
   const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
   const all = [...segment.prompt, ...written];
-  const { length } = segment.prompt;
   return {
     segment,
     ids: all.map(({ id }) => id),
     texts: all.map(({ text }) => text),
-    position: index < 0 ? length + index : length + index - segment.base,
+    position: positionOf(segment, index),
   };
 }
+
+/** Position of a token of an answer in the sequence of its run. @param {Segment} segment @param {number} index */
+export const positionOf = ({ prompt, base }, index) => prompt.length + index - (index < 0 ? 0 : base);
 
 /**
  * Number of the token at `position` of a run's sequence; null if it cannot be focused.
