@@ -110,6 +110,30 @@ def test_a_question_finds_its_chunks_and_the_answer_is_measured(
     assert violations(page) == []
 
 
+def test_a_draft_is_not_sent_in_place_of_the_question(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    """What waits for the summary of the oldest turns waits in the message field."""
+    play = open_page(page, own_site(embedding=INFO))
+    play.set(max_tokens=4)
+    page.get_by_label("When context is full").select_option("summarize")
+    play.prompt.fill("A draft")
+    look = play.look.open("retrieval")
+    index(look, ("story.md", b"the little fox"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    expect(says(look)).to_contain_text("another message is there. Send or delete that first.")
+    expect(play.prompt).to_have_value("A draft")
+    look.panel.get_by_role("button", name="Close").click()
+    play.prompt.fill("")
+    look.tab("RAG").click()
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_tokens(4)
+    play.wait_done()
+    [sent] = [one for one in play.messages.sent if one["type"] == "generate"]
+    assert sent["messages"][-1]["content"].endswith(QUESTION)
+
+
 def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
     """Measure the answer, and compare with what the engine answers."""
     prompt = play.messages.events("accepted")[-1]["prompt"]

@@ -101,6 +101,13 @@ function onSubmit(event) {
 /** Is there neither a text nor a file in the composer? */
 export const isComposerEmpty = () => field.value === "" && !attachedFiles().length;
 
+/** Why a message that was written elsewhere could not wait in the composer for room, or "". */
+export const whyFieldTaken = () =>
+  isMakingRoom() || (makesRoom() && !isComposerEmpty())
+    ? "It would wait in the message field until the oldest turns are summarised, but another " +
+      "message is there. Send or delete that first."
+    : "";
+
 /**
  * Send a message {text, files} that was written elsewhere. Returns false and sets `state.problem` when
  * it cannot be sent. If room has to be made for it, it waits in the composer, which has to be empty.
@@ -108,6 +115,11 @@ export const isComposerEmpty = () => field.value === "" && !attachedFiles().leng
  * @param {{text: string, files: AttachedText[]}} options
  */
 export function sendMessage({ text, files }) {
+  const message = whyFieldTaken();
+  if (message) {
+    setState({ problem: { code: "summary", message } });
+    return false;
+  }
   if (makesRoom()) {
     restorePrompt({ text, files });
     byId("composer").requestSubmit();

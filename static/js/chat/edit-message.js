@@ -7,9 +7,8 @@ import { isRefilling } from "../turns/resume.js";
 import { hasEngine, shownAnswer, state } from "../state.js";
 import { editedAnswer } from "../turns/answer.js";
 import { partsOf } from "../turns/message-parts.js";
-import { isComposerEmpty, sendMessage } from "./composer.js";
+import { sendMessage, whyFieldTaken } from "./composer.js";
 import { continueAnswer } from "./session.js";
-import { isMakingRoom, makesRoom } from "./summarize.js";
 import { placeOf } from "../turns/turn-place.js";
 
 /**
@@ -56,12 +55,7 @@ export function whyNotSent() {
   const why = whyNoBranch("It can be sent");
   if (why) return why;
   if (!state.hello?.model.chat) return "This model has no chat template, so it takes no messages.";
-  if (isMakingRoom() || (makesRoom() && !isComposerEmpty()))
-    return (
-      "It would wait in the message field until the oldest turns are summarised, but another " +
-      "message is there. Send or delete that first."
-    );
-  return "";
+  return whyFieldTaken();
 }
 
 /**
