@@ -11,11 +11,12 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any, ClassVar
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from e2e.chat.answer_options import AnswerOptions
 from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 
 CALLED = '{"expression": "(17 + 25) * 2"}'
 CALL = f'<tool_call>\n{{"name": "calculator", "arguments": {CALLED}}}\n</tool_call>'
@@ -200,6 +201,50 @@ def test_a_tool_of_ones_own_is_called_where_the_server_allows_it(
     assert body == {"name": "weather", "arguments": {"city": "Paris"}}
     assert cookie is None
     assert referrer is None
+
+
+TOOL = "http://tool.example"
+
+
+@pytest.mark.parametrize("by_itself", [False, True])
+def test_a_result_that_comes_while_the_line_is_cut_is_sent_afterwards(
+    page: Page, site: Callable[..., Site], allowed_console: list[str], by_itself: bool
+) -> None:
+    allowed_console.append("WebSocket connection to")
+    call = '{"name": "weather", "arguments": {}}'
+    text = f"<tool_call>{call}</tool_call>"
+    answers = site(text=text, ends=True, context=4096, delay=0, tool_url=(TOOL,))
+    play, held = Playground(page, answers), list[Route]()
+    play.route_sockets()
+    page.route(f"{TOOL}/", lambda route: held.append(route))
+    play.open().set(temperature=0, max_tokens=200)
+    options = AnswerOptions(play).open()
+    options.dialog.get_by_text("A tool of your own").click()
+    options.dialog.get_by_label("Address").fill(f"{TOOL}/")
+    described = json.dumps({"name": "weather", "description": "Weather of a city"})
+    options.dialog.get_by_label("Name, description and parameters").fill(described)
+    options.dialog.get_by_role("button", name="Add the tool").click()
+    if by_itself:
+        options.check("Run calls without asking")
+        options.dialog.get_by_label("Limit of answers with calls").fill("1")
+    options.close()
+    ask(page)
+    if not by_itself:
+        options.cards.get_by_role("button", name="Run tool").press("Enter")
+    until(page, lambda: held, "the call")
+    play.offline = True
+    play.cut()
+    expect(play.notice).to_contain_text("The server cannot be reached")
+    held[0].fulfill(body="Rain", headers={"Access-Control-Allow-Origin": "*"})
+    send = page.get_by_role("button", name="Send results")
+    expect(options.cards).to_have_attribute("data-state", "done")
+    expect(send).to_be_disabled()
+    play.offline = False
+    if not by_itself:
+        send.click()
+    expect(options.cards).to_have_count(2)
+    assert options.requests()[-1]["messages"][-1]["content"] == "Rain"
+    expect(send.first).to_be_hidden()
 
 
 def test_a_kept_tool_that_this_server_does_not_allow_says_why(

@@ -5,7 +5,7 @@ import { duration } from "../ui/format.js";
 import { ready, state } from "../state.js";
 import { allTools } from "../tools/tools.js";
 import { callsOf } from "../turns/tool-calls.js";
-import { isAtLimit, isWaiting, resultOf, run, sendAll } from "./tool-run.js";
+import { isAtLimit, isWaiting, maySend, resultOf, run, sendAll } from "./tool-run.js";
 
 export class ToolCards {
   box = el("div", "tool-calls");
@@ -32,7 +32,8 @@ export class ToolCards {
     if (nodes.some((node, i) => this.box.children[i] !== node)) this.box.replaceChildren(...nodes);
     const waits = isWaiting(turn);
     for (const card of cards) card.draw(turn, waits && !turn.tool_use);
-    this.#send.hidden = !waits || !turn.tool_use;
+    this.#send.hidden = !maySend(turn);
+    this.#send.disabled = !ready();
     const limit = state.tools.rounds;
     setText(
       this.#note,

@@ -28,7 +28,18 @@ function runByThemselves() {
   if (!turn || !state.tools.auto || !ready() || !isWaiting(turn) || turn.tool_use || isAtLimit()) return;
   if (!shownAnswer(turn)?.segment?.here) return; // of a conversation that was opened again
   for (const call of callsOf(turn)) if (!results.has(call.id)) run(turn, call);
+  sendAll(turn); // what came while the engine was not there
 }
+
+/** The results of all calls of a turn, or null if one lacks its own. @param {ModelTurn} turn */
+function allResults(turn) {
+  const found = callsOf(turn).map(({ id }) => results.get(id));
+  const all = found.filter((each) => each != null);
+  return all.length === found.length ? all : null;
+}
+
+/** Are all results of a turn there, and the conversation waits for them? @param {ModelTurn} turn */
+export const maySend = (turn) => isWaiting(turn) && (!!turn.tool_use || !!allResults(turn));
 
 /**
  * Run a call of the last turn, and send the results if it was the last one without.
@@ -48,9 +59,8 @@ export async function run(turn, call) {
 export function sendAll(turn) {
   if (!isWaiting(turn)) return;
   if (turn.tool_use) return void sendResults(turn.tool_use);
-  const found = callsOf(turn).map(({ id }) => results.get(id));
-  const all = found.filter((each) => each != null);
-  if (all.length < found.length) return;
+  const all = allResults(turn);
+  if (!all) return;
   const content = shownAnswer(turn)?.segment?.content ?? "";
   if (!sendResults({ content, results: all })) return;
   for (const { id } of all) results.delete(id);
