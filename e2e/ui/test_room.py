@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
-from playwright.sync_api import BrowserContext, Locator, Page, expect
+from playwright.sync_api import BrowserContext, Download, Locator, Page, expect
 
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
@@ -122,6 +122,22 @@ def test_a_letter_in_the_composer_is_a_letter(page: Page, play: Callable[..., Pl
     expect(page.locator("dialog[open]")).to_have_count(0)
     expect(here.tour.card).to_be_hidden()
     expect(page.locator(".core")).to_be_visible()
+
+
+def test_a_letter_in_a_choice_chooses(page: Page, play: Callable[..., Playground]) -> None:
+    play()
+    downloads: list[Download] = []
+    page.on("download", lambda download: downloads.append(download))
+    choice = page.get_by_label("When context is full")
+    choice.focus()
+    page.keyboard.press("s")
+    expect(choice).to_have_value("summarize")
+    page.keyboard.press("f")
+    page.keyboard.press("c")
+    page.evaluate(TWO_FRAMES)
+    expect(page.locator(".core")).to_be_visible()
+    expect(page.locator("dialog[open]")).to_have_count(0)
+    assert not downloads
 
 
 def test_no_keyboard_comes_up_by_itself(context: BrowserContext, site: Callable[..., Site]) -> None:

@@ -53,7 +53,7 @@ function onKey(event) {
   const command = event.ctrlKey || event.metaKey;
   const act = command
     ? commandOf(event)
-    : event.altKey || isTyping(event.target)
+    : event.altKey || isTyping(event.target) || event.target instanceof HTMLSelectElement // letters choose
       ? null
       : plain(event.key);
   if (!act || (event.key === " " && isControl(targetOf(event)))) return;
