@@ -12,9 +12,11 @@ from playwright.sync_api import Locator, Page, expect
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
 from e2e.bundled import engine_tokens
+from e2e.chat.test_attachments import attach, chips
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.replay import playback
+from e2e.replay.playback import as_file
 from e2e.site import Site
 from e2e.waiting import until
 from gpu import SamplingParams
@@ -120,6 +122,29 @@ def test_a_summary_is_sent_in_place_of_the_oldest_turns(
     n = prompt.index("<|user|>", 1) - 2  # without the marks around it
     assert "".join(prompt[1 : n + 1]) == f"{ASKED}<|end|><|assistant|>{SUMMARY}"
     until(page, lambda: f"summary {n}" in page.evaluate("() => [...labels]"), "its label")
+
+
+def test_the_files_of_a_message_that_waits_cannot_change(full: Playground) -> None:
+    page = full.page
+    attach(full, as_file("red", "lamp.txt"))
+    expect(chips(page)).to_have_count(1)
+    page.get_by_label("Tokens a second").select_option("by step")
+    full.ask(FOUR)
+    expect(full.stats).to_contain_text("Paused before token 1")
+    for change in (
+        lambda: attach(full, as_file("blue", "fox.txt")),
+        page.get_by_role("button", name="Remove lamp.txt").click,
+    ):
+        change()
+        expect(full.notice).to_contain_text("its files cannot change now")
+        expect(chips(page)).to_have_count(1)
+        full.notice.get_by_role("button", name="Dismiss").click()
+    page.get_by_label("Tokens a second").select_option("full speed")
+    expect(page.locator(".turn")).to_have_count(9)
+    full.wait_done()
+    assert contents(requests(full)[-1])[-1] == f"lamp.txt:\n```\nred\n```\n\n{FOUR}"
+    expect(page.locator(".attached-file summary")).to_contain_text("lamp.txt")
+    expect(page.locator(".said").last).to_have_text(FOUR)
 
 
 def test_a_summary_that_was_paused_too_long_says_so(

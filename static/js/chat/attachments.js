@@ -6,7 +6,9 @@ import { byId, el } from "../ui/dom.js";
 import { plural } from "../ui/format.js";
 import { newIconButton } from "../ui/icon-button.js";
 import { pageData } from "../ui/page-data.js";
+import { isMakingRoom } from "./summarize.js";
 
+const WAITS = "The message waits until the oldest turns are summarised; its files cannot change now.";
 /** @type {RequestLimits} */
 const { files: LIMITS } = pageData("limits-data");
 
@@ -100,6 +102,7 @@ function newChip(file, onChange) {
   chip.toggleAttribute("data-full", nTokens !== null && nTokens > context);
   const size = nTokens === null ? "…" : plural(nTokens, "token");
   const remove = newIconButton("close", `Remove ${file.name}`, () => {
+    if (isMakingRoom()) return setState({ problem: { code: "attachment", message: WAITS } });
     attached = attached.filter((each) => each !== file);
     onChange();
     byId("prompt").focus();
@@ -148,6 +151,7 @@ export async function readText(file) {
 
 /** @param {string} name @param {string} text */
 function whyNotAttachable(name, text) {
+  if (isMakingRoom()) return WAITS;
   if (text.trim() === "") return `“${name}” is empty.`;
   if (attached.length >= LIMITS.most) return `At most ${LIMITS.most} files can be attached.`;
   const limit = state.hello?.limits.message_bytes ?? Infinity;

@@ -92,7 +92,8 @@ function onSubmit(event) {
   event.preventDefault();
   const text = promptNow();
   if (text === "" || !ready() || state.active) return;
-  const send = () => sendNow(text, fileMarks(attachedFiles()));
+  const files = fileMarks(attachedFiles()); // those of `text`, which may wait
+  const send = () => sendNow(text, files);
   if (makesRoom()) sendWithRoom(text, send);
   else send();
   goToEnd();
