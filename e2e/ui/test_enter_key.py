@@ -11,8 +11,11 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.chat.test_edit_message import begin
+from e2e.look.test_looks import open_page
 from e2e.playground import Playground
+from e2e.site import Site
 from e2e.waiting import TWO_FRAMES
+from tests.app.fake_encoder import INFO
 
 PRESS = """(field, [key, isComposing]) => !field.dispatchEvent(new KeyboardEvent("keydown",
   {key, isComposing, keyCode: 229, bubbles: true, cancelable: true}))"""
@@ -79,3 +82,14 @@ def test_they_send_nothing_from_an_instrument(
     press(field, "Enter")
     expect(field).to_have_value(TEXT)
     assert n_requests(here) == 0
+
+
+def test_they_search_nothing(page: Page, site: Callable[..., Site]) -> None:
+    look = open_page(page, site(embedding=INFO)).look.open("retrieval")
+    look.panel.locator(".look-views label", has_text="Question").click()
+    searches: list[str] = []
+    page.on("request", lambda request: searches.append(request.url))
+    field = look.panel.get_by_label("Your question")
+    field.fill(TEXT)
+    press(field, "Enter")
+    assert not [url for url in searches if url.endswith("/api/retrieval/search")]

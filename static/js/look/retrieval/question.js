@@ -8,6 +8,7 @@ import { ask } from "../../net/ask.js";
 import { count as countTokens } from "../../net/inspect.js";
 import { changed, ready, state } from "../../state.js";
 import { el, newButton, setText } from "../../ui/dom.js";
+import { isSendKey } from "../../ui/enter-key.js";
 import { count, duration, plural, sentence, tokenLabel } from "../../ui/format.js";
 import { Strip } from "../forward/strip.js";
 import { shareBar } from "../shared/table.js";
@@ -80,7 +81,7 @@ function buildForm() {
   form.addEventListener("submit", (event) => event.preventDefault());
   at.question.setAttribute("aria-label", "Your question");
   at.question.addEventListener("keydown", (event) => {
-    if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
+    if (!isSendKey(event)) return;
     event.preventDefault();
     find();
   });
