@@ -64,6 +64,7 @@ def stream(choices: Choices, response: CompletionFormat, with_usage: bool) -> It
     """Yield the events of a stream. Comments keep it alive while there are no tokens."""
     extra = {"usage": None} if with_usage else {}
     begun: set[int] = set()
+    eos: dict[int, list[Token]] = {}
     ended: dict[int, Done] = {}
     try:
         yield from _first(response, 0, begun, extra)
@@ -73,15 +74,17 @@ def stream(choices: Choices, response: CompletionFormat, with_usage: bool) -> It
                 continue
             index, event = found
             yield from _first(response, index, begun, extra)
-            if isinstance(event, Token) and not event.eos:
+            if isinstance(event, Token) and event.eos:
+                eos[index] = [event]  # told with the reason, as vLLM does
+            elif isinstance(event, Token):
                 added = response.added(index, event)
                 if added is not None or response.logprobs or response.token_ids:
                     content = added or response.delta("")
                     yield _sse(response.chunk(index, content, [event], None) | extra)
             elif isinstance(event, Done):
                 ended[index] = event
-                rest = response.rest(index)
-                last = response.chunk(index, rest, [], response.finish_reason(index, event))
+                rest, at_end = response.rest(index), eos.get(index, [])
+                last = response.chunk(index, rest, at_end, response.finish_reason(index, event))
                 yield _sse(last | extra | _extra_fields(choices.seed_of, index, event))
         if with_usage:
             ends = [ended[index] for index in sorted(ended)]

@@ -41,14 +41,14 @@ class WholeChoice:
         return "".join(token.text for token in self.tokens)
 
     @property
-    def visible(self) -> list[Token]:
-        """All tokens but the one that ends the text."""
-        return [token for token in self.tokens if not token.eos]
-
-    @property
     def mean_logprob(self) -> float:
         """Mean log-probability of a token: what `best_of` compares, as OpenAI documents."""
         return sum(token.logprob for token in self.tokens) / max(1, len(self.tokens))
+
+
+def without_eos(tokens: Sequence[Token]) -> list[Token]:
+    """Return all tokens but the one that ends the text."""
+    return [token for token in tokens if not token.eos]
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,7 @@ class CompletionFormat:
     n_runs        choices written for each prompt
     n_dropped     messages that were left out because the conversation was too long
     token_ids     choices have the ids of their tokens
+    scores_eos    `logprobs` have the token that ends the text
     """
 
     id: str
@@ -79,6 +80,7 @@ class CompletionFormat:
     tools: Sequence[ToolCallWriter] | None = None
     n_dropped: int = 0
     token_ids: bool = False
+    scores_eos: bool = False
 
     def added(self, index: int, token: Token) -> dict[str, Any] | None:
         """Return the content that a token adds to the choice `index`; None if there is none yet."""
@@ -112,7 +114,8 @@ class CompletionFormat:
         self, index: int, content: dict[str, Any], tokens: list[Token], finish: str | None
     ) -> dict[str, Any]:
         """Return a chunk of the choice `index`."""
-        logprobs = self._logprobs(index, tokens) if tokens else None
+        scored = self._scored(tokens)
+        logprobs = self._logprobs(index, scored) if scored else None
         choice = {"index": index, **content, "logprobs": logprobs, "finish_reason": finish}
         return self.frame(self.chunk_object, [choice | self._token_ids(tokens)])
 
@@ -126,7 +129,7 @@ class CompletionFormat:
                     **self._content(choice),
                     "logprobs": self._whole_logprobs(choice),
                     "finish_reason": self.finish_reason(choice.index, choice.done),
-                    **self._token_ids(choice.visible),
+                    **self._token_ids(choice.tokens),
                 }
                 for i, choice in enumerate(choices)
             ],
@@ -135,15 +138,19 @@ class CompletionFormat:
     def _content(self, choice: WholeChoice) -> dict[str, Any]:
         if self.tools is None:
             return self.whole(self._echo(choice.index).text + choice.text)
-        return {"message": self.tools[choice.index].message(choice.visible)}
+        return {"message": self.tools[choice.index].message(without_eos(choice.tokens))}
 
     def _echo(self, index: int) -> Echo:
         return self.echoes[index // self.n_runs] if self.echoes else NO_ECHO
 
     def _whole_logprobs(self, choice: WholeChoice) -> dict[str, Any] | None:
-        written = self._logprobs(choice.index, choice.visible)
+        written = self._logprobs(choice.index, self._scored(choice.tokens))
         echoed = self._echo(choice.index).logprobs
         return written if echoed is None or written is None else joined(echoed, written)
+
+    def _scored(self, tokens: list[Token]) -> list[Token]:
+        """Return the tokens that have log-probabilities in the answer."""
+        return tokens if self.scores_eos else without_eos(tokens)
 
     def _token_ids(self, tokens: list[Token]) -> dict[str, Any]:
         return {"token_ids": [token.id for token in tokens]} if self.token_ids else {}
@@ -171,7 +178,11 @@ def completion_format(
     n_runs: int,
     token_ids: bool,
 ) -> CompletionFormat:
-    """Return the format for `/v1/completions`."""
+    """Return the format for `/v1/completions`.
+
+    The token that ends the text has its log-probability, as in vLLM: lm-evaluation-harness takes
+    the last one for that of the only token written, and leaves it out.
+    """
     return CompletionFormat(
         id=f"cmpl-{secrets.token_hex(12)}",
         object="text_completion",
@@ -184,6 +195,7 @@ def completion_format(
         echoes=echoes,
         n_runs=n_runs,
         token_ids=token_ids,
+        scores_eos=True,
     )
 
 

@@ -10,7 +10,7 @@ from flask.testing import FlaskClient
 
 from app.openai.logprobs import MIN_LOGPROB
 from tests.app.conftest import StartSite, wait_until_load_is
-from tests.app.fake_tokenizer import STORY, FakeTokenizer
+from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete, http_client
 
 # ---- completions -----------------------------------------------------------------------------
@@ -69,6 +69,45 @@ def test_the_end_of_the_text_is_a_stop(start_site: StartSite) -> None:
     client = start_site(ends=True, text="The end.").app.test_client()
     choice = complete(client, **GREEDY, max_tokens=50)["choices"][0]
     assert (choice["text"], choice["finish_reason"]) == ("The end.", "stop")
+
+
+def test_completions_score_the_token_that_ends_the_text(start_site: StartSite) -> None:
+    """lm-evaluation-harness sums `token_logprobs[n_context:-1]`: the last is that of the token
+    written after the continuation, whichever it is."""
+    tokenizer = FakeTokenizer()
+    ids, story = tokenizer.encode("Once upon"), tokenizer.encode("The", bos=False)
+    client = start_site(ends=True, text="The").app.test_client()
+    for n in range(1, len(story) + 2):
+        fields = {**GREEDY, "prompt": ids, "max_tokens": n, "return_token_ids": True}
+        choice = complete(client, **fields, logprobs=1, echo=True)["choices"][0]
+        assert choice["token_ids"] == [*story, EOS][:n]
+        lists = choice["logprobs"]
+        assert {len(found) for found in lists.values()} == {len(ids) + n}
+        assert lists["top_logprobs"][-1][lists["tokens"][-1]] == lists["token_logprobs"][-1]
+    assert choice["text"] == "Once uponThe"
+
+
+@pytest.mark.parametrize("ask", [complete, chat])
+def test_a_stream_has_the_token_that_ends_the_text_in_its_last_chunk(
+    start_site: StartSite, ask: Any
+) -> None:
+    client = start_site(ends=True, text="The end.").app.test_client()
+    fields: dict[str, Any] = {**GREEDY, "max_tokens": 50, "return_token_ids": True}
+    path, prompt, told = "completions", {"prompt": "Once", "logprobs": 0}, "tokens"
+    if ask is chat:
+        path, prompt, told = "chat/completions", {"messages": HELLO, "logprobs": True}, "content"
+    whole = ask(client, **fields, **prompt)["choices"][0]
+    answer = client.post(f"/v1/{path}", json={**fields, **prompt, "stream": True})
+    parts = [part["choices"][0] for part in chunks(answer.text)]
+    assert whole["token_ids"][-1] == EOS
+    assert [id for part in parts for id in part["token_ids"]] == whole["token_ids"]
+    assert parts[-1]["token_ids"] == [EOS]
+    assert parts[-1]["finish_reason"] == whole["finish_reason"] == "stop"
+    streamed = [entry for part in parts for entry in (part["logprobs"] or {told: []})[told]]
+    assert streamed == whole["logprobs"][told]
+    # OpenAI's chat completions do not list it.
+    assert len(streamed) == len(whole["token_ids"]) - (ask is chat)
+    assert (parts[-1]["logprobs"] is None) == (ask is chat)
 
 
 def test_ids_are_taken_as_they_are(http: FlaskClient) -> None:

@@ -183,4 +183,5 @@ def test_the_end_of_a_text_is_its_end(start_site: StartSite, front: Front) -> No
     page.send_message("generate", id="a", messages=HELLO, params={"temperature": 0})
     assert page.until("done")["reason"] == "eos"
     assert page.text("a") == "The end."
-    assert EOS not in [m["event"].get("id") for m in page.events("a")]
+    *_, last = [m["event"] for m in page.events("a") if m["event"]["type"] == "token"]
+    assert (last["id"], last["text"], last["eos"]) == (EOS, "", True), "as from an engine"
