@@ -52,6 +52,7 @@ SMALLEST_GIVEN = {"seed": -(2**63), "top_k": -1, "max_tokens": NO_LIMIT}
 """Smallest values that clients may send, where the engine's own begin at 0."""
 
 PENALTIES = [setting for setting in SAMPLING_SETTINGS if setting.declared.stage == "penalty"]
+NO_PENALTIES = {penalty.name: penalty.declared.neutral for penalty in PENALTIES}
 
 
 def expect_served(name: str, model: ModelInfo) -> None:
@@ -133,6 +134,11 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
         """Return the values that change nothing, by field; the last one is for error messages."""
         return {}
 
+    @property
+    def n_top(self) -> int | None:
+        """Likeliest tokens that get log-probabilities; None: not even the token itself does."""
+        return None
+
     def run(
         self,
         ids: list[int],
@@ -183,6 +189,8 @@ class RunRequest(_SamplingFields, frozen=True, kw_only=True, forbid_unknown_fiel
             raise InvalidRequest("stream_options needs stream: true", "stream_options")
         settings = {setting.name: getattr(self, setting.name) for setting in _OPTIONAL_SETTINGS}
         given = engine_settings(settings)
+        if self.n_top:  # their log-probabilities are not known after a penalty
+            defaults = msgspec.structs.replace(defaults, **NO_PENALTIES)
         stop = (self.stop,) if isinstance(self.stop, str) else tuple(self.stop or ())
         return msgspec.structs.replace(
             defaults,

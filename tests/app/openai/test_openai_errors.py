@@ -14,7 +14,8 @@ import pytest
 from flask.testing import FlaskClient
 
 from app.engine_client import OnEvent, Run
-from gpu import Request
+from app.protocol.messages import Hello
+from gpu import Request, SamplingParams
 from gpu.events import Done, Event, Token
 from tests.app.conftest import Site, StartSite, wait_until_load_is
 from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete, http_client
@@ -359,3 +360,18 @@ def test_an_engine_that_dies_ends_an_answer_with_an_error(
         r"keep\); send the request again with seed 18446744073709551609 to get the same text",
         error["message"],
     )
+
+
+def test_a_recommended_penalty_refuses_no_log_probabilities(
+    http: FlaskClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Qwen 2.5 recommends one: only a penalty that the request names is refused."""
+    greedy: dict[str, Any] = {**GREEDY, "max_tokens": 40}
+    plain = complete(http, **greedy)["choices"][0]["text"]
+    monkeypatch.setattr(Hello, "api_defaults", SamplingParams(repetition_penalty=1.5))
+    assert complete(http, **greedy)["choices"][0]["text"] != plain
+    assert complete(http, **greedy, logprobs=0)["choices"][0]["text"] != plain
+    assert complete(http, **greedy, logprobs=1)["choices"][0]["text"] == plain
+    assert chat(http, **greedy, logprobs=True, top_logprobs=1)["choices"]
+    body = {"prompt": "Once", "logprobs": 1, "repetition_penalty": 1.5}
+    assert http.post("/v1/completions", json=body).status_code == 400
