@@ -54,7 +54,7 @@ class CallPattern:
                 filled[part] if isinstance(part, CallPart) else _lark(tokenizer, (part,))
                 for part in self.call
             ]
-            schema = {"x-guidance": SPACING, **function["parameters"]}
+            schema = {"x-guidance": SPACING, "type": "object", **function["parameters"]}
             lines.append(f"call{i}: {' '.join(parts)}")
             lines.append(f"arguments{i}: %json {json.dumps(schema)}")
         return Grammar("lark", "\n".join(lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import jsonschema
@@ -49,11 +50,13 @@ class Written(NamedTuple):
     answer: Answer
 
 
-def written(source: str, marks: tuple[str, ...], seed: int, parallel: bool) -> Written:
+def written(
+    source: str, marks: tuple[str, ...], seed: int, parallel: bool, tools: Sequence[Tool] = TOOLS
+) -> Written:
     """Write a text at random in which each token is one that the grammar allows."""
     tokenizer = FakeTokenizer(source, marks)
     form = tool_format(source)
-    grammar = form.pattern(source).grammar(tokenizer, TOOLS, parallel)
+    grammar = form.pattern(source).grammar(tokenizer, tools, parallel)
     vocabulary = GrammarVocabulary.of(tokenizer, tokenizer.vocab_size, tokenizer.eos_ids)
     matcher = GrammarCompiler(lambda: vocabulary).matcher(grammar, [])
     chance = np.random.default_rng(seed)
@@ -105,3 +108,13 @@ def test_several_calls_are_written_only_where_they_may_be(name: str) -> None:
     }
     assert counts[False] == {1}
     assert (counts[True] == {1}) == (name == "llama-3.2")  # its template reads one call alone
+
+
+def test_arguments_are_an_object_where_the_schema_names_no_type() -> None:
+    schema = {name: value for name, value in SCHEMAS["add"].items() if name != "type"}
+    tool: Tool = {"type": "function", "function": {"name": "add", "parameters": schema}}
+    for seed in range(N_TEXTS):
+        text = written(SOURCES["qwen-2.5"], (), seed, False, [tool])
+        [(name, arguments)] = text.answer.calls
+        assert name == "add"
+        jsonschema.validate(json.loads(arguments), SCHEMAS["add"])
