@@ -44,7 +44,8 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Message of a conversation.
 
     Clients send an answer back with every field of their own types. `annotations` and `parsed` are
-    ignored, and `name` but for the messages of tools, because the model does not read them.
+    ignored, and `name` but for the messages of tools, because the model does not read them; so is
+    the `type` that lm-evaluation-harness ("text") and the Responses API ("message") give.
     """
 
     role: Literal["system", "developer", "user", "assistant", "tool"]
@@ -54,6 +55,7 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     name: str | None = None
     annotations: list[Any] | None = None
     parsed: Any = None
+    type: Literal["text", "message"] | None = None
 
     # Accepted only when null or empty.
     refusal: str | None = None

@@ -380,3 +380,13 @@ def test_a_model_without_a_template_says_so(start_site: StartSite) -> None:
     assert response.status_code == 400
     assert response.json is not None
     assert "no chat template" in response.json["error"]["message"]
+
+
+def test_a_message_may_say_that_it_is_one(http: FlaskClient) -> None:
+    """lm-evaluation-harness writes "text" into each."""
+    plain = chat(http, **GREEDY, max_tokens=4)
+    for kind in ("text", "message"):
+        typed = chat(http, messages=[{**HELLO[0], "type": kind}], **GREEDY, max_tokens=4)
+        assert typed["choices"] == plain["choices"]
+    body = {"messages": [{**HELLO[0], "type": "item_reference"}]}
+    assert http.post("/v1/chat/completions", json=body).status_code == 400
