@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,7 +16,7 @@ from transformers.utils import chat_template_utils
 from app.prompt import chat_template as chat
 from app.prompt.chat_template import apply_chat_template, as_turn
 from app.prompt.conversation import Tool, Turn
-from app.prompt.tool_calls.registry import MENTIONS_TOOLS
+from app.prompt.tool_calls.registry import MENTIONS_TOOLS, tool_format
 from app.protocol.messages import Message
 from gpu import InvalidRequest
 from tests.app.prompt.real_templates import FOLDER, SOURCES, template
@@ -176,6 +177,21 @@ def test_it_renders_tools_as_transformers_does(name: str) -> None:
             taken += want is not None
             assert not tools or want is None or "東京" in want
     assert taken >= 6
+
+
+def test_calls_of_other_servers_get_ids_that_mistral_takes() -> None:
+    ids = ("call_abc123", "call_abc124", "000000001")
+    calls = [call(id, "get_weather", {}) for id in ids]
+    results = [{**RESULT, "tool_call_id": id} for id in ids]
+    turns = [*ASKED, {**CALLED, "tool_calls": calls}, *results]
+    assert got("mistral-nemo", turns, tools=TOOLS) is None
+    changed = tool_format(template("mistral-nemo")).conversation(turns, TOOLS, "")
+    text = got("mistral-nemo", changed, tools=TOOLS)
+    assert text is not None
+    found = re.findall('"(?:id|call_id)": "([A-Za-z0-9]{9})"', text)
+    assert found[:3] == found[3:]
+    assert len(set(found)) == 3
+    assert found[2] == "000000001"
 
 
 def test_long_conversations_are_within_the_bounds() -> None:
