@@ -44,6 +44,12 @@ class WatermarkRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         """Return the tokens of the text. Raises InvalidRequest."""
         if (self.content is None) == (self.tokens is None):
             raise InvalidRequest("expected exactly one of content and tokens", "content")
+        if not vocab_size:
+            raise InvalidRequest(
+                "the vocabulary of the upstream's model, which greenlists are drawn from, is not "
+                "known here; start this server with the --tokenizer of that model",
+                "content" if self.tokens is None else "tokens",
+            )
         if self.tokens is None:
             ids = tokenizer.encode(self.content or "", False, False)
         else:

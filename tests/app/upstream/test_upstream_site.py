@@ -185,3 +185,12 @@ def test_the_end_of_a_text_is_its_end(start_site: StartSite, front: Front) -> No
     assert page.text("a") == "The end."
     *_, last = [m["event"] for m in page.events("a") if m["event"]["type"] == "token"]
     assert (last["id"], last["text"], last["eos"]) == (EOS, "", True), "as from an engine"
+
+
+@pytest.mark.parametrize("text", [{"content": "Once upon a time"}, {"tokens": [1, 2, 3]}])
+def test_no_watermark_is_looked_for_without_the_vocabulary(
+    start_site: StartSite, front: Front, text: dict[str, Any]
+) -> None:
+    answer = front(start_site()).app.test_client().post("/watermark", json=text)
+    assert answer.status_code == 400
+    assert "--tokenizer" in answer.get_json()["error"]["message"]
