@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 import time
 from collections.abc import Callable, Sequence
@@ -42,8 +43,10 @@ class WholeChoice:
 
     @property
     def mean_logprob(self) -> float:
-        """Mean log-probability of a token: what `best_of` compares, as OpenAI documents."""
-        return sum(token.logprob for token in self.tokens) / max(1, len(self.tokens))
+        """Mean log-probability of a token: what `best_of` compares, as OpenAI documents. The
+        lowest of all if it is not known."""
+        mean = sum(token.logprob for token in self.tokens) / max(1, len(self.tokens))
+        return -math.inf if math.isnan(mean) else mean
 
 
 def without_eos(tokens: Sequence[Token]) -> list[Token]:
@@ -156,7 +159,9 @@ class CompletionFormat:
         return {"token_ids": [token.id for token in tokens]} if self.token_ids else {}
 
     def _logprobs(self, index: int, tokens: list[Token]) -> dict[str, Any] | None:
-        return None if self.logprobs is None else self.logprobs[index].of(tokens)
+        if self.logprobs is None or any(math.isnan(token.logprob) for token in tokens):
+            return None  # an upstream gave none, and JSON has no NaN
+        return self.logprobs[index].of(tokens)
 
     def frame(self, object: str, choices: list[dict[str, Any]]) -> dict[str, Any]:
         """Return a response, or a chunk of one, with these choices."""

@@ -18,16 +18,25 @@ from app.upstream.dialect import MAX_LOGPROBS
 from app.upstream.engine import UpstreamEngine
 from tests.app.conftest import Site, StartSite
 from tests.app.fake_tokenizer import EOS, FakeTokenizer
+from tests.app.openai.requests import chunks
+from tests.app.upstream.stand_in import WORDS, Handler, StandIn
 
 HELLO = [{"role": "user", "content": "Tell me a story."}]
 Front = Callable[..., Site]
 
 
 @pytest.fixture
+def stand_in() -> Iterator[StandIn]:
+    stand_in = StandIn()
+    yield stand_in
+    stand_in.close()
+
+
+@pytest.fixture
 def front(start_site: StartSite) -> Front:
     """Return a function that starts a server in front of another one."""
 
-    def start(behind: Site, tokenizer: Any = None, **settings: Any) -> Site:
+    def start(behind: Site | StandIn, tokenizer: Any = None, **settings: Any) -> Site:
         options = Settings(upstream=behind.url, **settings)
         return start_site(client=UpstreamEngine(options, tokenizer), settings=options)
 
@@ -194,3 +203,37 @@ def test_no_watermark_is_looked_for_without_the_vocabulary(
     answer = front(start_site()).app.test_client().post("/watermark", json=text)
     assert answer.status_code == 400
     assert "--tokenizer" in answer.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize("path", ["completions", "chat/completions"])
+def test_log_probabilities_that_an_upstream_does_not_give_are_null(
+    front: Front, stand_in: StandIn, path: str
+) -> None:
+    stand_in.answer = lambda handler: handler.stream(WORDS, logprobs=False)
+    http = front(stand_in).app.test_client()
+    body: dict[str, Any] = {"prompt": "Once", "logprobs": 0, "best_of": 2}
+    if path != "completions":
+        body = {"messages": HELLO, "logprobs": True}
+    whole = http.post(f"/v1/{path}", json=body)
+    assert whole.status_code == 200
+    assert "NaN" not in whole.text
+    assert whole.get_json()["choices"][0]["logprobs"] is None
+    body.pop("best_of", None)
+    parts = chunks(http.post(f"/v1/{path}", json={**body, "stream": True}).text)
+    assert len(parts) > len(WORDS)
+    assert [part["choices"][0]["logprobs"] for part in parts] == [None] * len(parts)
+
+
+def test_best_of_takes_unknown_log_probabilities_last(front: Front, stand_in: StandIn) -> None:
+    def answer(handler: Handler) -> None:
+        if len(stand_in.bodies) == 1:
+            handler.stream([" owl"], logprobs=False)
+        else:
+            handler.stream([" fox"])
+
+    stand_in.answer = answer
+    http = front(stand_in).app.test_client()
+    body = {"prompt": "A", "best_of": 2, "logprobs": 0, "max_tokens": 1}
+    [choice] = http.post("/v1/completions", json=body).get_json()["choices"]
+    assert choice["text"] == " fox"
+    assert choice["logprobs"]["token_logprobs"] == [-0.25]
