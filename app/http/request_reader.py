@@ -27,7 +27,7 @@ HEAD_SECONDS = 15.0
 """Deadline of the request line and all headers together."""
 HEAD_BYTES = 128 * 1024
 BODY_SECONDS = 60.0
-"""Deadline of the whole body, which has at most 1 MiB."""
+"""Deadline of the whole body, which has at most 1 MiB, or what its route allows."""
 CHUNK_LINE_BYTES = 100
 """Longest line before a chunk: its length and an optional extension."""
 
@@ -115,11 +115,12 @@ class ChunkedBody(io.RawIOBase):
     """Body in chunked encoding, read as a whole at its first read.
 
     Reads raise `RequestEntityTooLarge` above `max_bytes` and `BadRequest` for an invalid body.
+    A route that takes more sets `max_bytes` before the first.
     """
 
     def __init__(self, stream: RequestStream, max_bytes: int) -> None:
         self._stream = stream
-        self._max_bytes = max_bytes
+        self.max_bytes = max_bytes
         self._body: io.BytesIO | None = None
 
     def readable(self) -> bool:
@@ -134,7 +135,7 @@ class ChunkedBody(io.RawIOBase):
         body = bytearray()
         try:
             while n := self._chunk_bytes():
-                if len(body) + n > self._max_bytes:
+                if len(body) + n > self.max_bytes:
                     raise RequestEntityTooLarge
                 body += self._read_exactly(n)
                 if self._stream.readline(2) not in (b"\r\n", b"\n"):

@@ -20,6 +20,7 @@ from app.config import Settings
 from app.engine_client import EngineClient
 from app.http.client_limits import client, place
 from app.http.json_bodies import answer, read_body
+from app.http.request_reader import ChunkedBody
 from app.prompt.encoder_texts import EncoderInputs
 from app.retrieval.documents import MAX_FILE_BYTES
 from app.retrieval.messages import DocumentRequest, SearchRequest
@@ -28,6 +29,14 @@ from app.retrieval.retriever import Retriever
 EXAMPLE = '{"name": "notes.md", "data": "SGVsbG8gd29ybGQ="}'
 MAX_BODY_BYTES = MAX_FILE_BYTES * 4 // 3 + 64 * 1024
 """Bytes of a request with a document: its file in base64, and room for its name and settings."""
+
+
+def _allow_bytes(n: int) -> None:
+    """Let the body of the request have up to `n` bytes, in chunked encoding, too."""
+    request.max_content_length = n
+    body = request.environ["wsgi.input"]
+    if isinstance(body, ChunkedBody):
+        body.max_bytes = n
 
 
 def register(app: Flask, engine: EngineClient, settings: Settings, inputs: EncoderInputs) -> None:
@@ -46,7 +55,7 @@ def register(app: Flask, engine: EngineClient, settings: Settings, inputs: Encod
     @app.post("/api/retrieval/documents")
     def add_document() -> Response:
         if not retriever.why_not():  # who may not keep documents may not send large ones either
-            request.max_content_length = MAX_BODY_BYTES
+            _allow_bytes(MAX_BODY_BYTES)
         return answer(retriever.add(client(), read_body(DocumentRequest, EXAMPLE, "data")), 202)
 
     @app.delete("/api/retrieval/documents")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import contextlib
 import importlib.util
 import json
 import os
 import threading
 import time
 from collections.abc import Iterator
+from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ from tests.app.fake_encoder import INFO, TEXTS, ids_of
 from tests.app.fake_inspection import fake_encoded
 from tests.app.fake_options import FakeOptions, info_of
 from tests.app.fake_tokenizer import STORY
+from tests.app.page import PATIENCE_S
 from tests.app.retrieval.pdf_files import pdf_of
 
 ENGINE = info_of(FakeOptions(embedding=INFO))
@@ -196,6 +199,30 @@ def test_large_bodies_are_taken_by_one_route_only(http: FlaskClient) -> None:
     message = refusal(http.post("/api/retrieval/documents", json=body_of("a.txt", large)))
     assert "larger chunks" in message
     assert http.post("/api/retrieval/search", json={"question": large}).status_code == 413
+
+
+def test_large_bodies_in_chunked_encoding_are_taken_by_one_route_only(
+    site: Site, start_site: StartSite
+) -> None:
+    large = "once upon a time\n" * 100_000
+    documents, body = "/api/retrieval/documents", body_of("a.txt", large)
+    status, answer = send_chunked(site, documents, body)
+    assert status == 400
+    assert b"larger chunks" in answer
+    assert send_chunked(site, documents, body_of("a.txt", large * 6))[0] == 413
+    assert send_chunked(site, "/api/retrieval/search", {"question": large})[0] == 413
+    refusing = start_site(embedding=INFO, encoder_texts=TEXTS, settings=strangers())
+    assert send_chunked(refusing, documents, body)[0] == 413
+
+
+def send_chunked(site: Site, path: str, body: dict[str, Any]) -> tuple[int, bytes]:
+    """Return status and body of the answer."""
+    connection = HTTPConnection("127.0.0.1", site.port, timeout=PATIENCE_S)
+    with contextlib.closing(connection):
+        pieces = iter([json.dumps(body).encode()])  # chunked, as its length is not known
+        connection.request("POST", path, pieces, {"Content-Type": "application/json"})
+        answer = connection.getresponse()
+        return answer.status, answer.read()
 
 
 def test_too_many_documents_are_refused(http: FlaskClient, monkeypatch: pytest.MonkeyPatch) -> None:
