@@ -2,7 +2,7 @@
 engine's process imports this one again, and `--help` should not load a GPU library.
 
 Errors are one line. The exit code is 2 for errors in what the user gave (flags, model folder), else
-1.
+1, also if this machine has no such adapter or address.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,9 +18,24 @@ ENGINE_SETTINGS = (
 """Settings of commands that run a model."""
 
 
+class _Repeated(click.types.StringParamType):
+    """Values of a setting that may be repeated. In the environment they are separated by spaces; a
+    value with spaces is quoted, as in a shell. A backslash is itself: Windows' paths have it."""
+
+    def split_envvar_value(self, rv: str) -> Sequence[str]:
+        words = shlex.shlex(rv, posix=True)
+        words.whitespace_split, words.escape, words.commenters = True, "", ""
+        try:
+            return list(words)
+        except ValueError:
+            self.fail(f"a quotation mark has no other one in {rv!r}")
+
+
 def _click_type(spec: SettingSpec) -> Any:
     if spec.type is bool:
         return bool
+    if get_origin(spec.type) is tuple:
+        return _Repeated()
     kinds = [kind for kind in get_args(spec.type) if kind is not type(None)]
     for kind in (spec.type, *kinds):
         if get_origin(kind) is Literal:

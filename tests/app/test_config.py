@@ -161,6 +161,30 @@ def test_flag_goes_before_environment_goes_before_default(served: list[Settings]
     ]
 
 
+@pytest.mark.parametrize(
+    ("value", "loras"),
+    [
+        ("pirate=/a poet=/b", ("pirate=/a", "poet=/b")),
+        ('pirate="/my adapters/a"  poet=/b', ("pirate=/my adapters/a", "poet=/b")),
+        ("'pirate=/my adapters/a#1'", ("pirate=/my adapters/a#1",)),
+        (r"pirate=C:\models\pirate", (r"pirate=C:\models\pirate",)),
+        ("", ()),
+    ],
+)
+def test_a_variable_has_values_with_spaces_in_quotes(
+    served: list[Settings], value: str, loras: tuple[str, ...]
+) -> None:
+    assert run("serve", env={"TOKENGLASS_LORA": value}).exit_code == 0
+    assert [settings.lora for settings in served] == [loras]
+
+
+def test_a_variable_with_an_open_quote_is_refused(served: list[Settings]) -> None:
+    result = run("serve", env={"TOKENGLASS_LORA": "pirate='/a"})
+    assert result.exit_code == 2
+    assert "a quotation mark has no other one in" in result.output
+    assert not served
+
+
 def test_run_serves_the_model_that_it_names(served: list[Settings]) -> None:
     assert run("run", "some/model", "--dtype", "q8", "--revision", "v1").exit_code == 0
     assert run("run").exit_code == 0
