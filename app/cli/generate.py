@@ -10,6 +10,7 @@ import msgspec
 
 from app.cli.errors import INTERRUPTED, errors
 from app.cli.options import ENGINE_SETTINGS, settings_options
+from app.cli.untrusted import echo_untrusted
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine_client import Tokenizer
@@ -89,7 +90,7 @@ def _stream(run: Run, seed: int | None) -> bool:
     n_tokens = 0
     try:
         for token in run:
-            click.echo(token.text, nl=False)
+            echo_untrusted(token.text, nl=False)
             n_tokens += 1
     except KeyboardInterrupt:
         run.cancel()

@@ -13,6 +13,7 @@ import click
 from app import tale
 from app.cli.errors import BadInput, errors
 from app.cli.options import settings_options
+from app.cli.untrusted import echo_untrusted
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine_client import EngineClient, LocalEngine
@@ -108,5 +109,5 @@ def _add(retriever: Retriever, document: DocumentRequest) -> None:
 def _show(retriever: Retriever, asked: SearchRequest) -> None:
     for found in retriever.search(OWNER, asked).found:
         page = "" if found.page is None else f", page {found.page}"
-        click.echo(f"{found.score:.3f}  {found.document}{page}, chunk {found.number}")
-        click.echo(f"{found.text.strip()}\n")
+        echo_untrusted(f"{found.score:.3f}  {found.document}{page}, chunk {found.number}")
+        echo_untrusted(f"{found.text.strip()}\n")

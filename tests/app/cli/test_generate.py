@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import pytest
 from click.testing import CliRunner, Result
 
@@ -62,6 +63,31 @@ def test_the_seed_repeats_it(engines: list[FakeEngine]) -> None:
     assert found is not None
     again = run("Once", "--temperature", "2", "--max-tokens", "30", "--seed", found.group(1))
     assert again.stdout == first.stdout
+
+
+class Coloured(FakeEngine):
+    """Engine whose tokens have an escape sequence."""
+
+    def submit(self, request: Request, on_event: Any = None) -> Any:
+        run = super().submit(request, on_event)
+        if on_event is not None:  # called by the run that is iterated
+            return run
+
+        class Run:
+            done = property(lambda self: run.done)
+
+            def __iter__(self) -> Any:
+                for token in run:
+                    yield msgspec.structs.replace(token, text=f"\x1b[1m{token.text}")
+
+        return Run()
+
+
+def test_a_pipe_gets_the_text_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = Coloured(FakeOptions(delay=0))
+    monkeypatch.setattr("app.cli.generate.load_engine", lambda *_, **__: engine)
+    result = run("Once", "--temperature", "0", "--max-tokens", "2")
+    assert result.stdout.count("\x1b[1m") == 2
 
 
 def test_chat_and_stop(engines: list[FakeEngine]) -> None:

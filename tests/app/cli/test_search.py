@@ -61,6 +61,13 @@ def test_the_nearest_chunks_are_printed_and_the_index_is_kept(tmp_path: Path) ->
     assert again.stdout.splitlines()[0] == lines[0]
 
 
+def test_a_pipe_gets_the_text_of_a_chunk_as_it_is(tmp_path: Path) -> None:
+    file = tmp_path / "colours.txt"
+    file.write_text("a \x1b[31mred\x1b[0m fox", "utf-8")
+    result = run("fox", file, "--size", 10, "--overlap", 0)
+    assert "\x1b[31m" in result.stdout
+
+
 def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     empty = tmp_path / "empty.txt"
     empty.write_bytes(b"")
