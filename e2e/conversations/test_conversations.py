@@ -94,6 +94,7 @@ def test_a_name_is_given_by_keyboard_alone(play: Callable[..., Playground]) -> N
     page, drawer = here.page, here.drawer
     page.keyboard.press("Control+K")
     expect(drawer.search).to_be_focused()
+    expect(drawer.rows).to_have_count(1)
     page.keyboard.press("ArrowDown")
     expect(drawer.rows.first).to_be_focused()
     page.keyboard.press("F2")

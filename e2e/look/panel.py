@@ -9,6 +9,8 @@ from collections import deque
 
 from playwright.sync_api import Locator, Page, expect
 
+from e2e.waiting import until
+
 # Chromium drops further downloads of a page without a word (blink's kBurstDownloadLimit).
 DOWNLOADS_PER_SECOND = 10
 
@@ -27,6 +29,9 @@ class LookPanel:
         return self.page.get_by_role("tab", name=name)
 
     def show(self, name: str) -> None:
+        page, panel = self.page, self.panel
+        # A panel that was just closed is taken out of the address a frame later: over this one.
+        until(page, lambda: panel.is_visible() or "look=" not in page.url, "the closed panel")
         self.page.evaluate("(name) => { location.hash = `look=${name}` }", name)
 
     def open(self, name: str) -> LookPanel:

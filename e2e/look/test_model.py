@@ -86,7 +86,6 @@ def test_a_closed_panel_reads_no_weights(page: Page, site: Callable[..., Site]) 
     look = Playground(page).look.open("weights")
     expect(look.panel.locator(".wt-cell").first).to_be_visible()
     page.keyboard.press("Escape")
-    expect(page).not_to_have_url(re.compile("look="))  # it would be written over the next one
     look.open("weights")
     assert len([url for url in asked if "/api/" in url]) == 1, "asked once, then known"
 

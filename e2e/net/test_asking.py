@@ -12,6 +12,7 @@ from playwright.sync_api import Page, WebSocketRoute
 
 from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu.inspection.requests import Question
 from tests.app import fake_inspection
 from tests.app.fake_options import FakeOptions, info_of
@@ -169,7 +170,7 @@ def test_a_lost_line_rejects_what_is_under_way(
       tell(latest("a", { kind: "profile", n_rows: 2 }, inspect));
     }""")
     play.cut()
-    page.wait_for_function("window.told.length === 2")
+    until(page, lambda: page.evaluate("window.told.length === 2"), "both refusals")
     assert page.evaluate("window.told") == ["lost", "lost"]
     play.wait_ready()
     assert outcome(page, "inspect(argument)", {"kind": "profile"})["kind"] == "profile"
