@@ -9,13 +9,14 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, WebSocketRoute, expect
 
 from e2e.playground import Playground
 from e2e.replay import playback
 from e2e.replay.conversation import ASKED, LAST
 from e2e.replay.playback import Playback, as_file
 from e2e.site import Site
+from e2e.waiting import until
 
 Path_ = tuple[str | int, ...]
 TURN: Path_ = ("turns", 1, "answers", 0, "segments", 0)
@@ -119,6 +120,43 @@ def test_bad_fields_are_refused_by_name(
     page.keyboard.press("Escape")
     assert play.text() == mine
     expect(page.get_by_test_id("connection")).to_have_text("Connected")
+
+
+HOLD = """() => {
+  const allowed = new Promise((allow) => { globalThis.allow = allow });
+  const Unheld = DecompressionStream;
+  globalThis.isHeld = false;
+  globalThis.DecompressionStream = function (format) {
+    globalThis.DecompressionStream = Unheld;
+    globalThis.isHeld = true;
+    const transform = async (chunk, held) => { await allowed; held.enqueue(chunk) };
+    const { writable, readable } = new Unheld(format);
+    return { writable, readable: readable.pipeThrough(new TransformStream({ transform })) };
+  };
+}"""
+"""Holds the next compressed file that is opened."""
+
+
+def test_a_replay_that_was_read_late_takes_no_prompt_from_the_conversation(
+    page: Page, site: Callable[..., Site], written: dict[str, Any]
+) -> None:
+    """The server may refuse a prompt, which is then taken back from what the page shows."""
+
+    def on_socket(route: WebSocketRoute) -> None:
+        server = route.connect_to_server()
+        route.on_message(lambda told: None if '"generate"' in str(told) else server.send(told))
+
+    page.route_web_socket("**/ws", on_socket)
+    play = Playground(page, site()).open()
+    page.evaluate(HOLD)
+    play.playback.give(written["packed"])
+    until(page, lambda: page.evaluate("isHeld"), "the file that is read")
+    page.keyboard.press("Escape")
+    play.ask("My own question")
+    expect(page.get_by_text("My own question")).to_be_visible()
+    page.evaluate("allow()")
+    expect(play.playback.error).to_contain_text("A prompt was just sent")
+    expect(play.playback.bar).to_be_hidden()
 
 
 BAD_FILES = [

@@ -77,13 +77,18 @@ export async function saveReplay(compressed = true) {
 
 export const chooseReplay = () => picker.click();
 
+function expectOpenable() {
+  const why = whyNotOpenable();
+  if (why) throw new BadReplay(why);
+}
+
 /** @param {File} file */
 async function openReplay(file) {
   showError("");
   try {
-    const why = whyNotOpenable();
-    if (why) throw new BadReplay(why);
+    expectOpenable();
     const replay = await open(file);
+    expectOpenable(); // a prompt may have been sent meanwhile
     pause();
     stopRerun();
     show(replay, file.name);
@@ -105,8 +110,7 @@ async function openReplay(file) {
  * @param {string} address
  */
 export async function openReplayAt(url, address) {
-  const why = whyNotOpenable();
-  if (why) throw new BadReplay(why);
+  expectOpenable();
   let response;
   try {
     response = await fetch(url, { redirect: "error" });
@@ -115,6 +119,7 @@ export async function openReplayAt(url, address) {
   }
   if (!response.ok) throw new BadReplay(`Its replay cannot be fetched (HTTP ${response.status}).`);
   const replay = await open(await response.blob());
+  expectOpenable();
   pause();
   stopRerun();
   show(replay, decodeURIComponent(new URL(url).pathname.split("/").at(-1) ?? ""), address);
