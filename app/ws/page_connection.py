@@ -125,7 +125,7 @@ class PageConnection:
         except WebSocketClosed:
             pass
         finally:
-            self._updater.shutdown(wait=False, cancel_futures=True)
+            self._updater.shutdown(wait=False)
             self._questions.close()
             unlisten()
             self._send_queue.close()
