@@ -114,6 +114,8 @@ def test_every_message_is_answered_and_the_page_goes_on(
         "generate", id="first", messages=messages, grammar=grammar, params={"max_tokens": 1}
     )
     page.until("done")  # the processes that this starts stay, and their threads
+    page.send_message("update", id="first", params={"top_k": 5})
+    page.until("error", id="first")  # the page's thread of updates stays, too
     n_threads = threading.active_count()
     kinds, numbers = set[str](), iter(range(10**6, 10**9))
 

@@ -57,7 +57,7 @@ MUTANTS = (
         "slider",
         "a slider that is moved while a text is written sends nothing",
         "static/js/turns/live-updates.js",
-        "if (!send(message)) return;",
+        'if (!send({ type: "update", id: segment.id, ...changes })) return;',
         "return;",
         ("e2e/chat/test_sampling.py",),
         "slider_moved",
