@@ -14,13 +14,14 @@ from app.config import Settings
 from app.engine.supervisor import SupervisedEngine
 from app.engine_client import ServedModel
 from app.models.known import DEFAULT
-from app.models.switching import ModelSwitcher
+from app.models.switching import ModelChange, ModelSwitcher
 from app.models.wheels import cached_file
 from app.prompt.limited_tokenizer import LimitedTokenizer
 from app.protocol.messages import Hello, Status
 from tests.app.fake_engine import loader
 from tests.app.fake_tokenizer import FakeTokenizer
 from tests.app.models.fake_index import FakeIndex
+from tests.app.page import wait_until
 
 PATIENCE_S = 60
 
@@ -63,6 +64,13 @@ class Started:
         with self._changed:
             assert self._changed.wait_for(true, PATIENCE_S), self.told
 
+    def until_ended(self, state: str) -> ModelChange:
+        """Return the change of the model once it is in this state: after the engine is ready."""
+        wait_until(lambda: (change := self.switcher.offers().change) and change.state == state)
+        change = self.switcher.offers().change
+        assert change is not None
+        return change
+
 
 @pytest.fixture
 def start() -> Iterator[Callable[..., Started]]:
@@ -94,9 +102,8 @@ def test_pages_see_the_download_and_then_the_model(
     assert started.hello.note == ""
     assert started.engine.path == cached_file(DEFAULT)
     assert isinstance(started.engine.tokenizer, LimitedTokenizer)
+    started.until_ended("done")
     offers = started.switcher.offers()
-    assert offers.change is not None
-    assert offers.change.state == "done"
     assert [model.name for model in offers.cached] == [DEFAULT]
     shares = [s.progress for s in started.told if s.message.startswith("downloading")]
     assert shares == sorted(share for share in shares if share is not None)
@@ -142,9 +149,8 @@ def test_a_load_that_a_page_cancels_leaves_the_bundled_model(
     assert started.hello is not None
     assert "its loading was cancelled" in started.hello.note
     assert started.engine.path == tale.model_dir()
-    change = started.switcher.offers().change
-    assert change is not None
-    assert (change.name, change.state) == (DEFAULT, "cancelled")
+    change = started.until_ended("cancelled")
+    assert change.name == DEFAULT
     assert change.message == started.hello.note
 
 
