@@ -58,7 +58,7 @@ def server() -> Iterator[int]:
     tokenizer = Tokenizer.load(tale.model_dir())
     site = Site(LocalEngine(functools.partial(load, tokenizer), tokenizer), OPTIONS).start()
     try:
-        wait_until(lambda: site.engine.hello is not None, PATIENCE_S)
+        wait_until(lambda: site.engine.hello is not None)
         yield site._server.port
     finally:
         site.close()

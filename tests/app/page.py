@@ -23,9 +23,9 @@ PATIENCE_S = 60.0
 it: what must be quick is measured."""
 
 
-def wait_until(true: Callable[[], object]) -> None:
+def wait_until(true: Callable[[], object], seconds: float = PATIENCE_S) -> None:
     """Wait until this holds."""
-    end = time.monotonic() + PATIENCE_S
+    end = time.monotonic() + seconds
     while not true():
         assert time.monotonic() < end, "it did not come to hold"
         time.sleep(0.002)

@@ -13,7 +13,7 @@ from app.engine.main import EngineMain
 from app.engine.pipe import FromEngine, RunEvent, Submit
 from gpu import Engine, Request, SamplingParams
 from gpu.events import Accepted, Done
-from tests.app.replicas.mortal import wait_until
+from tests.app.page import wait_until
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
 
 
