@@ -53,7 +53,9 @@ def test_each_slider_acts_from_the_acknowledged_token_on(page: Page, bundled: Si
     play.set(top_k="5")
     settle(page, play, messages, top_k=5)
     by_mouse(page, "top_p", 0.6)
-    settle(page, play, messages, top_p=float(page.locator("#n-top_p").input_value()))
+    number_of_top_p = page.locator("#n-top_p")
+    expect(number_of_top_p).not_to_have_value(START["top_p"])
+    settle(page, play, messages, top_p=float(number_of_top_p.input_value()))
     play.stop.click()
     play.wait_done()
 
