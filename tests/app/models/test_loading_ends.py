@@ -26,14 +26,23 @@ from tests.app.page import wait_until
 def test_a_failed_engine_can_be_changed_for_another(
     start_site: StartSite, offered: FakeHub
 ) -> None:
+    """If the other fails, too, there is none to go back to."""
+    loads = {
+        NAME: loader(fail="config.json: cut off"),
+        tale.NAME: loader(delay=0, n_layers=3),
+    }
     site = start_site(
         process=True,
         fail="model.safetensors: cut off",
         wait=False,
-        switch=lambda settings, model: loader(delay=0, n_layers=3),
+        switch=lambda settings, model: loads[settings.model],
     )
+    client = client_of(site)
     wait_until(lambda: site.engine.status.state == "failed")
-    assert client_of(site).post("/api/models", json={"name": tale.NAME}).status_code == 202
+    assert client.post("/api/models", json={"name": NAME}).status_code == 202
+    wait_until(lambda: newest(site)["state"] == "failed")
+    assert newest(site)["message"] == site.engine.status.message == "config.json: cut off"
+    assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
     wait_until(lambda: site.engine.hello is not None)
     assert site.engine.require_ready().model.n_layers == 3
 
@@ -70,21 +79,6 @@ def test_after_a_model_that_cannot_be_loaded_the_previous_one_is_loaded_again(
     assert client.post("/api/models", json={"name": tale.NAME}).status_code == 202
     wait_until(lambda: newest(site)["state"] == "done")
     assert site.engine.require_ready().model.n_layers == 3
-
-
-def test_without_a_previous_model_a_failed_change_says_why_alone(
-    start_site: StartSite, offered: FakeHub
-) -> None:
-    site = start_site(
-        process=True,
-        fail="model.safetensors: cut off",
-        wait=False,
-        switch=lambda settings, model: loader(fail="config.json: cut off"),
-    )
-    wait_until(lambda: site.engine.status.state == "failed")
-    assert client_of(site).post("/api/models", json={"name": NAME}).status_code == 202
-    wait_until(lambda: newest(site)["state"] == "failed")
-    assert newest(site)["message"] == site.engine.status.message == "config.json: cut off"
 
 
 def test_a_change_is_over_once_the_model_was_ready(site: Site) -> None:
