@@ -47,7 +47,7 @@ log = logging.getLogger(__name__)
 ACTIVE_STATES = ("judging", "fetching", "checking", "loading")
 
 
-Loaded = queue.SimpleQueue[Status | None]
+LoadEnd = queue.SimpleQueue[Status | None]
 """Gets the state of an engine whose load ended, or None if that was cancelled."""
 
 
@@ -138,8 +138,8 @@ class ModelSwitcher:
         self._lock = threading.Lock()
         self._cancelled = threading.Event()
         self._change: ModelChange | None = None
-        self._loaded: Loaded | None = None  # of the change that waits for the engine
-        self._loaded_lock = threading.Lock()
+        self._load_end: LoadEnd | None = None  # of the change that waits for the engine
+        self._load_end_lock = threading.Lock()
         engine.listen(self._on_state)
 
     def offers(self) -> ModelOffers:
@@ -177,11 +177,11 @@ class ModelSwitcher:
         Return its state once it is ready, has failed or keeps stopping, None if that was
         cancelled. One stop is no failure."""
         self._change = ModelChange(name, "loading")
-        self._loaded = loaded = Loaded()
+        self._load_end = load_end = LoadEnd()
         self._on_state(self._engine.status, None)  # it may be ready already
         if self._cancelled.is_set():  # before there was a load to cancel
             self._end_load(None)
-        return loaded.get()
+        return load_end.get()
 
     def _expect_loaded(self, name: str, go_back: Callable[[bool], str]) -> None:
         """Wait as `_await_load` does. If the load failed or was cancelled, `go_back`, and raise
@@ -194,7 +194,8 @@ class ModelSwitcher:
             raise ModelError("; ".join(filter(None, (failure, go_back(False)))))
 
     def _expect_reloaded(self, name: str, undo: Callable[[], object]) -> None:
-        """Do this for an engine that loads the model again with something more: `undo` that."""
+        """Wait as `_expect_loaded` does for an engine that loads the model again with something
+        more. If it cannot, or that is cancelled, `undo` that and load the model as it was."""
 
         def go_back(is_cancelled: bool) -> str:
             undo()
@@ -212,10 +213,10 @@ class ModelSwitcher:
     def _end_load(self, status: Status | None) -> None:
         """Tell the change that waits for the engine how its load ended, once: its end and its
         cancellation may come at the same time."""
-        with self._loaded_lock:
-            loaded, self._loaded = self._loaded, None
-        if loaded is not None:
-            loaded.put(status)
+        with self._load_end_lock:
+            load_end, self._load_end = self._load_end, None
+        if load_end is not None:
+            load_end.put(status)
 
     def begin(self, name: str, dtype: AutoDtype | None = None) -> ModelChange:
         """Check the model `name` and begin to switch to it.

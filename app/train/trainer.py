@@ -111,7 +111,7 @@ class Trainer:
         self._stepping = threading.Lock()
         self._run: TrainRun | None = None
         self._training: Training | None = None  # of `_run`, once it has a job
-        self._cancelled = False  # `_run`
+        self._cancelled = False  # whether `_run` was, also before there is a job
 
     def offer(self) -> TrainOffer:
         """Raises ModelError for a model whose files are damaged."""
