@@ -192,6 +192,20 @@ def test_all_prompts_to_begin_with_are_in_sight(page: Page, site: Callable[..., 
             expect(example).to_be_in_viewport(ratio=1)
 
 
+def test_no_line_of_a_text_is_longer_than_the_line_to_write_in(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """In a wide window too, where the eye would lose a longer one."""
+    play = open_page(page, site(delay=0.0), color_scheme="light")
+    play.write("Tell me a long story. " * 20, n=80)
+    page.set_viewport_size({"width": 1920, "height": 1080})
+    widths = {
+        part: page.locator(part).evaluate("(node) => node.getBoundingClientRect().width")
+        for part in (".said", ".answer", ".field")
+    }
+    assert widths[".said"] == widths[".answer"] == widths[".field"]
+
+
 def model_views(play: Playground) -> Iterator[tuple[str, str]]:
     """The dialog of the model: what is offered, a name that is refused, what the browser keeps."""
     page = play.page
