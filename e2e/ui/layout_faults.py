@@ -132,6 +132,12 @@ FAULTS = """(scope) => {
       lines.add(Math.round(middle / 4));
     }
   }
+  for (const select of root.querySelectorAll("select")) {
+    if (!seen(select)) continue;
+    const { rect } = shown(select, select.getBoundingClientRect());
+    const text = select.selectedOptions[0]?.text ?? "";
+    if (some(rect)) texts.push({ owner: select, text, rect });
+  }
   for (const [block, lines] of blocks)
     if (lines.size > 1 && block.clientWidth < NARROWEST && block.clientWidth)
       report("narrow", path(block), block.textContent.trim());
