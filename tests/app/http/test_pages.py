@@ -10,7 +10,7 @@ import pytest
 from flask.testing import FlaskClient
 
 from app import assets
-from app.http.pages import STYLE_SHEETS
+from app.http.pages import STYLE_SHEETS, style_sheet
 from tests.app.conftest import Site, StartSite
 
 
@@ -40,6 +40,17 @@ def test_the_style_sheets_come_as_one_file(http: FlaskClient) -> None:
     assert style.text == "\n".join(sheets[name] for name in STYLE_SHEETS)
     tag = {"If-None-Match": style.headers["ETag"]}
     assert http.get("/static/css/page.css", headers=tag).status_code == 304
+
+
+def test_the_style_sheets_write_what_safari_reads() -> None:
+    """It drops a `text-decoration` of several values, and has `user-select` under its old name."""
+    style = style_sheet(assets("static"))
+    decorations = re.findall(r"text-decoration: ([^;]+);", style)
+    assert decorations
+    assert [value for value in decorations if " " in value] == []
+    unprefixed = re.findall(r"\n\s*user-select: (\w+)", style)
+    assert unprefixed
+    assert re.findall(r"-webkit-user-select: (\w+)", style) == unprefixed
 
 
 def static_files() -> list[str]:
