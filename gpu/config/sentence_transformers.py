@@ -6,10 +6,11 @@ in the folder of each module. Only what can be done exactly is accepted.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,12 @@ from gpu.files.regular_file import expect_inside, is_there
 
 Pool = Literal["mean", "cls"]
 POOLS: dict[str, Pool] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+LENGTH_FILES = (
+    "sentence_bert_config.json",
+    "sentence_roberta_config.json",
+    "sentence_xlm-roberta_config.json",
+)
+"""Names of the file of the Transformer module; the last two are older ones."""
 MAX_SEQ_LENGTH = 2**20
 
 Floats = npt.NDArray[np.float32]
@@ -32,7 +39,9 @@ class SentenceConfig:
 
     pooling         "mean" of all tokens' last states, or that of the first one, "cls"
     normalize       scale vectors to length 1
-    max_seq_length  tokens of a text, the rest is cut off; None: as many as there are positions
+    max_seq_length  tokens of a text, the rest is cut off; None: the folder does not say
+    model_max_length  the same as the tokenizer says it, which counts if max_seq_length is None and
+                    the encoder has as many positions; None: it does not say
     prompts         texts to put in front, by name, such as "query"
     default_prompt  name of the one that a text gets if none is named; None: none
     """
@@ -40,6 +49,7 @@ class SentenceConfig:
     pooling: Pool = "mean"
     normalize: bool = False
     max_seq_length: int | None = None
+    model_max_length: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
 
@@ -48,11 +58,14 @@ class SentenceConfig:
         """Read a folder; one without modules.json is pooled by the mean, as sentence-transformers
         does. Raises ModelError for what is not supported."""
         folder = Path(folder)
-        sentence = JsonObject.read_optional(folder / "sentence_bert_config.json")
+        named = next((name for name in LENGTH_FILES if is_there(folder / name)), LENGTH_FILES[0])
+        sentence = JsonObject.read_optional(folder / named)
         texts = JsonObject.read_optional(folder / "config_sentence_transformers.json")
         length = None
         if "max_seq_length" in sentence:
             length = sentence.integer("max_seq_length", 1, MAX_SEQ_LENGTH)
+        if sentence.boolean("do_lower_case", False) and not _lowers(folder):
+            raise sentence.error("do_lower_case", "false, as tokenizer.json keeps capital letters")
         prompts, default = _read_prompts(texts)
         pooling: Pool = "mean"
         modules = _read_modules(folder)
@@ -62,13 +75,15 @@ class SentenceConfig:
             pooling=pooling,
             normalize="Normalize" in modules,
             max_seq_length=length,
+            model_max_length=_read_model_max_length(folder),
             prompts=prompts,
             default_prompt=default,
         )
 
     def max_tokens(self, config: ModelConfig, most_rows: int) -> int:
         """Return the tokens of a text at most, of which a pass takes `most_rows`."""
-        return min(self.max_seq_length or config.context, most_rows)
+        length = self.max_seq_length or min(self.model_max_length or most_rows, config.context)
+        return min(length, most_rows)
 
     def pool(self, states: Floats, lengths: Sequence[int]) -> Floats:
         """Return the vectors (n, width) of texts of these lengths, whose states (rows, width) are
@@ -121,7 +136,31 @@ def _read_modules(folder: Path) -> dict[str, Path]:
     return found
 
 
+def _read_model_max_length(folder: Path) -> int | None:
+    """Read the length where sentence-transformers saves it since 5.4. Tokenizers without one have a
+    number there that is larger than any text."""
+    config, key = JsonObject.read_optional(folder / "tokenizer_config.json"), "model_max_length"
+    return int(min(config.number(key, 1, math.inf), MAX_SEQ_LENGTH)) if key in config else None
+
+
+def _lowers(folder: Path) -> bool:
+    """Return whether the tokenizer makes capital letters small."""
+    normalizer = JsonObject.read_optional(folder / "tokenizer.json").object("normalizer").values
+    steps = normalizer.get("normalizers", [normalizer])
+    return isinstance(steps, list) and any(
+        isinstance(step, dict)
+        and (step.get("type") == "Lowercase" or step.get("lowercase") is True)
+        for step in steps
+    )
+
+
 def _read_pooling(config: JsonObject) -> Pool:
+    """Read `pooling_mode`, or the keys that older folders have for each mode."""
+    if not config.boolean("include_prompt", True):
+        raise config.error("include_prompt", "true, the only value supported")
+    if "pooling_mode" in config:
+        mode = config.choice("pooling_mode", get_args(Pool))
+        return next(pool for pool in POOLS.values() if pool == mode)
     modes = [key for key in config.values if key.startswith("pooling_mode_")]
     chosen = [key for key in modes if config.boolean(key, False)]
     if len(chosen) != 1 or chosen[0] not in POOLS:
@@ -129,8 +168,6 @@ def _read_pooling(config: JsonObject) -> Pool:
         raise ModelError(
             f"{config.where}: expected one of {' and '.join(POOLS)} to be true, but it is {names}"
         )
-    if not config.boolean("include_prompt", True):
-        raise config.error("include_prompt", "true, the only value supported")
     return POOLS[chosen[0]]
 
 

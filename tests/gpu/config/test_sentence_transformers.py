@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpu.config import ModelConfig
 from gpu.config.sentence_transformers import SentenceConfig
 from gpu.errors import ModelError
 
@@ -49,9 +50,71 @@ def test_what_is_left_out_is_as_in_sentence_transformers(tmp_path: Path) -> None
     assert found == SentenceConfig(pooling="cls")
 
 
+def test_a_folder_that_newer_sentence_transformers_saved_is_read(tmp_path: Path) -> None:
+    """It names the pooling in one key, and the length in the tokenizer's config alone."""
+    pooling = {"embedding_dimension": 60, "pooling_mode": "cls", "include_prompt": True}
+    sentence = {"transformer_task": "feature-extraction", "module_output_name": "token_embeddings"}
+    tokenizer = {"model_max_length": 256}
+    folder = write(
+        tmp_path, MODULES, pooling, sentence_bert_config=sentence, tokenizer_config=tokenizer
+    )
+    found = SentenceConfig.from_folder(folder)
+    assert found == SentenceConfig(pooling="cls", normalize=True, model_max_length=256)
+
+
+@pytest.mark.parametrize(
+    ("max_seq_length", "model_max_length", "most"),
+    [(None, 20, 20), (30, 20, 30), (None, 10**30, 128), (None, 500, 128), (None, None, 128)],
+)
+def test_a_text_has_as_many_tokens_as_the_folder_says(
+    tmp_path: Path, max_seq_length: int | None, model_max_length: int | None, most: int
+) -> None:
+    """The length of the tokenizer counts if sentence-transformers' file has none, up to the
+    positions of the encoder."""
+    sentence, tokenizer = (
+        {"max_seq_length": max_seq_length}, {"model_max_length": model_max_length},
+    )  # fmt: skip
+    folder = write(tmp_path, sentence_bert_config=sentence, tokenizer_config=tokenizer)
+    sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1, "vocab_size": 9}
+    config = {"model_type": "bert", "intermediate_size": 8, "max_position_embeddings": 128, **sizes}
+    (folder / "config.json").write_text(json.dumps(config))
+    assert (
+        SentenceConfig.from_folder(folder).max_tokens(ModelConfig.of_encoder(folder), 512) == most
+    )
+
+
+def test_the_length_is_also_in_a_file_of_an_older_name(tmp_path: Path) -> None:
+    folder = write(tmp_path, **{"sentence_xlm-roberta_config": {"max_seq_length": 128}})
+    assert SentenceConfig.from_folder(folder).max_seq_length == 128
+
+
+@pytest.mark.parametrize(
+    "normalizer",
+    [
+        {"type": "Lowercase"},
+        {"type": "BertNormalizer", "lowercase": True},
+        {"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]},
+    ],
+)
+def test_small_letters_may_be_asked_of_a_tokenizer_that_makes_them(
+    tmp_path: Path, normalizer: dict[str, Any]
+) -> None:
+    small = {"do_lower_case": True}
+    folder = write(tmp_path, sentence_bert_config=small, tokenizer={"normalizer": normalizer})
+    assert SentenceConfig.from_folder(folder).normalize
+
+
 @pytest.mark.parametrize(
     ("files", "message"),
     [
+        ({"pooling": {"pooling_mode": "max"}}, "must be one of mean, cls, but is 'max'"),
+        ({"pooling": {"pooling_mode": ["mean", "cls"]}}, "pooling_mode must be one of mean, cls"),
+        ({"pooling": {"pooling_mode": "mean", "include_prompt": False}}, "include_prompt must be"),
+        (
+            {"sentence_bert_config": {"do_lower_case": True}, "tokenizer": {"normalizer": None}},
+            "do_lower_case must be false, as tokenizer.json keeps capital letters",
+        ),
+        ({"tokenizer_config": {"model_max_length": 0}}, "model_max_length must be a number from 1"),
         ({"pooling": MEAN | CLS}, "but it is pooling_mode_mean_tokens, pooling_mode_cls_token"),
         ({"pooling": {"pooling_mode_max_tokens": True}}, "but it is pooling_mode_max_tokens"),
         ({"pooling": {}}, "but it is none"),
