@@ -23,8 +23,8 @@ CARDS = {
     r"smollm2-[\w.]+-instruct": GenerationDefaults(temperature=0.2, top_p=0.9),
     r"gemma-3-[\w.]+": GenerationDefaults(temperature=1.0, top_k=64, top_p=0.95),
 }
-"""Sampling settings of model cards by names of models, for files that do not have them: those of
-GGUF files have none, and neither has generation_config.json of SmolLM2."""
+"""Sampling settings of model cards by names of models, for files that do not have them: most GGUF
+files, and generation_config.json of SmolLM2."""
 
 
 def card_settings(name: str | None) -> GenerationDefaults | None:

@@ -1,4 +1,5 @@
-"""`generation_config.json`: the sampling settings that a model's makers recommend."""
+"""The sampling settings that a model's makers recommend: `generation_config.json`, or the metadata
+of a GGUF file."""
 
 from __future__ import annotations
 
@@ -7,9 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from gpu.files.json_object import JsonObject
+from gpu.gguf.file import is_gguf, open_gguf
+from gpu.gguf.metadata import as_in_json
 from gpu.sampling_params import SETTING_BY_NAME
 
 FILE = "generation_config.json"
+IN_GGUF = "general.sampling."
+GGUF_KEYS = {
+    "temp": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+}
+"""llama.cpp's names, after `IN_GGUF`, of the settings of `generation_config.json`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +46,17 @@ class GenerationDefaults:
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> GenerationDefaults:
-        """Read `generation_config.json`, if there is one.
+        """Read `generation_config.json`, if there is one, or what a GGUF file has of it.
 
         Without `do_sample` only the repetition penalty is taken, as in transformers: the other
-        settings are then defaults that a greedy model never uses.
+        settings are then defaults that a greedy model never uses. A GGUF file has no `do_sample`:
+        llama.cpp takes all settings.
         """
+        if is_gguf(folder):
+            file = open_gguf(folder)
+            named = {name: file.values.get(f"{IN_GGUF}{key}") for key, name in GGUF_KEYS.items()}
+            values = {name: as_in_json(value) for name, value in named.items()}
+            return cls.of({**values, "do_sample": True}, f"{file.path}: {IN_GGUF}*")
         found = JsonObject.read_optional(Path(folder) / FILE)
         return cls.of(found.values, found.where)
 

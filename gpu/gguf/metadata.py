@@ -16,6 +16,12 @@ MAX_HEADS = 4096
 MAX_HEAD_DIM = 4096
 
 
+def as_in_json(value: Any) -> Any:
+    """Return a value as config.json would have it: a float32 becomes the shortest decimal that
+    rounds to it."""
+    return float(str(np.float32(value))) if isinstance(value, float) else value
+
+
 class Metadata:
     """Typed access to the keys `ARCH.…`: getters take the part after the dot.
 
@@ -31,15 +37,10 @@ class Metadata:
         return f"{self.arch}.{key}" in self.all
 
     def get(self, key: str) -> Any:
-        """Return one value as config.json would have it: a float32 becomes the shortest decimal
-        that rounds to it.
-
-        Raises ModelError for an array.
-        """
+        """Return one value as `as_in_json` does. Raises ModelError for an array."""
         if self.array(key) is not None:
             raise self.error(key, "one value")
-        value = self.all.get(f"{self.arch}.{key}")
-        return float(str(np.float32(value))) if isinstance(value, float) else value
+        return as_in_json(self.all.get(f"{self.arch}.{key}"))
 
     def array(self, key: str) -> Sequence[Any] | npt.NDArray[Any] | None:
         """Return a list or array; None if the value is single or missing."""
@@ -53,7 +54,7 @@ class Metadata:
         self, key: str, least: float, greatest: float, default: float | None = None
     ) -> float:
         found = self.all.number(f"{self.arch}.{key}", least, greatest, default)
-        return float(str(np.float32(found))) if key in self else found
+        return float(as_in_json(found)) if key in self else found
 
     def boolean(self, key: str, default: bool) -> bool:
         return self.all.boolean(f"{self.arch}.{key}", default)

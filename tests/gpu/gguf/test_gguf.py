@@ -19,7 +19,7 @@ from gpu.checkpoint.packing import U32, unpack
 from gpu.checkpoint.reader import Checkpoint
 from gpu.checkpoint.weight_cache import NoWeightCache
 from gpu.checkpoint.weights import WeightLoader
-from gpu.config import ModelConfig
+from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import ModelError
 from gpu.gguf import file as file_module
 from gpu.gguf.file import open_gguf
@@ -82,6 +82,21 @@ def test_known_end_of_turn_tokens_end_the_text(
     monkeypatch.setattr(gguf_models, "CONTROL", gguf_models.NORMAL)
     text = gguf_models.write(folder, tmp_path / "text.gguf")
     assert ModelConfig.from_folder(text).eos_ids == (0,)
+
+
+def test_recommended_settings_are_those_that_the_converter_writes(tmp_path: Path) -> None:
+    """llama.cpp's converter writes what generation_config.json says, whose numbers a float32 does
+    not hold exactly."""
+    path, plain = tmp_path / "model.gguf", tmp_path / "plain.gguf"
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_sampling_temp(0.6)
+    writer.add_sampling_top_k(-1)
+    writer.add_sampling_top_p(0.95)
+    writer.add_sampling_penalty_repeat(1.05)
+    gguf_models.finish(writer)
+    gguf_models.finish(gguf.GGUFWriter(plain, "llama"))
+    assert GenerationDefaults.from_folder(path) == GenerationDefaults(0.6, 0, 0.95, None, 1.05)
+    assert GenerationDefaults.from_folder(plain) == GenerationDefaults()
 
 
 def test_the_weights_are_the_folders(make: Make) -> None:
