@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -42,6 +43,9 @@ NOT_PARAMETERS = (
     *(f".{module}.{mask}" for module in ("attn", "attention") for mask in ("bias", "masked_bias")),
 )
 """Tables and masks in old checkpoints; they are computed, not learned."""
+
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Ends of the names of norms in the first BERTs, which came from TensorFlow, and of today's."""
 
 COMPARED = 1 << 22
 """Numbers of two tensors that are compared at once."""
@@ -87,9 +91,9 @@ class Checkpoint:
         if is_gguf(folder):
             return cls(folder, open_gguf_weights(folder))
         if is_there(folder / WEIGHTS):
-            return cls(folder, open_safetensors(folder / WEIGHTS))
+            return cls(folder, _with_new_names(open_safetensors(folder / WEIGHTS)))
         if is_there(folder / INDEX):
-            return cls(folder, open_shards(folder))
+            return cls(folder, _with_new_names(open_shards(folder)))
         others = sorted(path.name for path in folder.glob("*.bin")) if folder.is_dir() else []
         hint = f"; {shown(others[0])} must be converted to safetensors first" if others else ""
         raise ModelError(f"{folder}: no weights: expected {WEIGHTS} or {INDEX}{hint}")
@@ -282,6 +286,16 @@ def weight_progress(
         progress(share, f"{doing} weights, {share * n_bytes / 1e6:.0f} of {n_bytes / 1e6:.0f} MB")
 
     return on_weights
+
+
+def _with_new_names(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return the tensors of a file by the names that `transformers` has for them today."""
+    found = {}
+    for name, tensor in tensors.items():
+        old = next((old for old in OLD_NAMES if name.endswith(old)), "")
+        new = name.removesuffix(old) + OLD_NAMES.get(old, "")
+        found[new] = replace(tensor, name=new) if old else tensor
+    return found
 
 
 def _unit(tensor: Tensor) -> int:

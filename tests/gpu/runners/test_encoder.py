@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from gpu.errors import ModelError
 from gpu.kv.blocks import ENCODER_TEXTS
@@ -117,6 +118,27 @@ def test_vectors_are_those_of_transformers(
     found, _ = finish(encoder.vectors(texts))
     wanted = random_bert.reference(tmp_path, texts, **how)  # type: ignore[arg-type]
     assert np.abs(wanted).max() > 0.1
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=BOUND)
+
+
+def test_the_norms_of_the_first_berts_are_found(
+    load: Callable[[Path], Encoder], tmp_path: Path
+) -> None:
+    """Those of bert-base-uncased are called gamma and beta, as in TensorFlow."""
+    weights, texts = (
+        random_bert.write(tmp_path, prefix="bert.") / "model.safetensors",
+        texts_of((9,)),
+    )
+    wanted = random_bert.reference(tmp_path, texts)
+    old = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
+    tensors = load_file(weights)
+    for name in [name for name in tensors if name.endswith(tuple(old))]:
+        end = next(end for end in old if name.endswith(end))
+        tensors[name.removesuffix(end) + old[end]] = tensors.pop(name)
+    assert len({name for name in tensors if name.endswith("gamma")}) > 2
+    save_file(tensors, weights, {"format": "pt"})
+    np.testing.assert_array_equal(random_bert.reference(tmp_path, texts), wanted)
+    found, _ = finish(load(tmp_path).vectors(texts))
     np.testing.assert_allclose(found, wanted, rtol=0, atol=BOUND)
 
 
