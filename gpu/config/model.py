@@ -30,7 +30,8 @@ HEAD_DIM_MULTIPLE = 4
 class ModelConfig(Hyperparameters):
     """Sizes and hyperparameters of a model.
 
-    context      positions that tokens can have (max_position_embeddings, less `first_position`)
+    context      positions that tokens can have: max_position_embeddings, or as many as YaRN makes
+                 of those of the first training; less `first_position`
     norm_eps     epsilon that norms add to the variance
     eos_ids      tokens that end a text, those of generation_config.json before config.json's
     torch_dtype  dtype of the saved weights as the config names it, or None
@@ -115,7 +116,8 @@ class ModelConfig(Hyperparameters):
                 "intermediate_size", 1, MAX_WIDTH, ratio and ratio * hidden_size
             ),
             vocab_size=vocab_size,
-            context=sizes.context - read.first_position,
+            context=min(max(sizes.context, read.rope.stretched_context), MAX_CONTEXT)
+            - read.first_position,
             norm_eps=config.number("rms_norm_eps", 0.0, 1.0, architecture.norm_eps),
             tie_embeddings=config.boolean("tie_word_embeddings", architecture.tie_embeddings),
             eos_ids=_eos_ids((generation, config), vocab_size),

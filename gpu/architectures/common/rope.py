@@ -57,6 +57,11 @@ class RopeConfig:
     short_factors: tuple[float, ...] = ()
     long_factors: tuple[float, ...] = ()
 
+    @property
+    def stretched_context(self) -> int:
+        """Positions that YaRN stretches those of the first training to; 0: another scaling."""
+        return int(self.factor * self.original_context) if self.scaling == "yarn" else 0
+
     def inv_freq(self, rotary_dim: int, context: int | None = None) -> Frequencies:
         """Return float64 (rotary_dim / 2,): the radians each pair rotates per position, in an
         engine with this `context` (None: longer than original_context).

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from transformers import CONFIG_MAPPING
 
+from gpu.architectures.common.rope import MAX_CONTEXT
 from gpu.config import MODEL_TYPES, GenerationDefaults, ModelConfig, RopeConfig
 from gpu.engine.backends import recommended_settings
 from gpu.engine.engine import Engine
@@ -286,6 +287,26 @@ def test_inv_freq_equals_transformers(
     rounding = 2.0**-23
     rtol = rounding * (np.log(parameters["rope_theta"]) + parameters.get("factor", 1.0))
     np.testing.assert_allclose(ours, theirs.inv_freq.numpy(), rtol=rtol)
+
+
+@pytest.mark.parametrize(
+    ("scaling", "n_positions"),
+    [
+        ({"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 2048}, 8192),
+        ({"type": "yarn", "factor": 4.0}, 8192),
+        (YARN, 2048),
+        ({**YARN, "factor": 2.5}, 2048),
+        ({"type": "yarn", "factor": 1e6}, MAX_CONTEXT),
+        ({**LLAMA3, "original_max_position_embeddings": 2048}, 2048),
+        ({"type": "linear", "factor": 4.0}, 2048),
+    ],
+)
+def test_yarn_stretches_the_context(
+    tmp_path: Path, scaling: dict[str, Any], n_positions: int
+) -> None:
+    """Qwen's makers have users add it to config.json, where max_position_embeddings stays as it
+    was; vLLM multiplies the same two numbers."""
+    assert read(tmp_path, rope_scaling=scaling).context == n_positions
 
 
 @pytest.mark.parametrize("n_tokens", [64, 65])
