@@ -1,5 +1,7 @@
 """Texts as an encoder takes them, the way sentence-transformers makes them: a prompt in front, the
-special tokens at both ends, and no more tokens than it was trained for."""
+special tokens at both ends, and no more tokens than it was trained for. Names of special tokens in
+a text are special tokens, which some models need: SPECTER reads title[SEP]abstract, and T5 fills
+gaps that are called <extra_id_0>."""
 
 from __future__ import annotations
 
@@ -33,7 +35,7 @@ class EncoderTexts:
     def encode(self, texts: Sequence[str], prompt: str, max_tokens: int) -> list[list[int]]:
         """Return the ids of texts; what exceeds `max_tokens` is cut off. Raises what the tokenizer
         raises."""
-        chunks = [TextChunk(f"{prompt}{text}", specials=False) for text in texts]
+        chunks = [TextChunk(f"{prompt}{text}") for text in texts]
         begin, end = self.tokenizer.prefix, self.tokenizer.suffix
         most = max_tokens - len(begin) - len(end)
         return [

@@ -74,7 +74,7 @@ class Chunk(msgspec.Struct, frozen=True):
 def room_for_text(texts: EncoderTexts, max_tokens: int) -> int:
     """Return how many tokens of a chunk the embedding model can read, after the special ones and
     the prompt in front."""
-    [prompt] = texts.tokenizer.encode_batch([TextChunk(document_prompt(texts), specials=False)])
+    [prompt] = texts.tokenizer.encode_batch([TextChunk(document_prompt(texts))])
     special = len(texts.tokenizer.prefix) + len(texts.tokenizer.suffix)
     return max_tokens - special - len(prompt.ids)
 
@@ -128,9 +128,7 @@ def _token_spans(texts: EncoderTexts, text: str) -> Iterator[Span]:
             # Before the blank: in many vocabularies it belongs to the word after it.
             blanks = [found.start() for found in re.finditer(r"\s+", text[start:end])]
             end = start + (blanks[-1] if blanks and blanks[-1] else PIECE_CHARS)
-        [encoding] = texts.tokenizer.encode_batch(
-            [TextChunk(text[start:end], specials=False)], offsets=True
-        )
+        [encoding] = texts.tokenizer.encode_batch([TextChunk(text[start:end])], offsets=True)
         for first, last in encoding.offsets:
             for at in range(first, last, MAX_TOKEN_CHARS):
                 yield start + at, start + min(at + MAX_TOKEN_CHARS, last)

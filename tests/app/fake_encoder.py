@@ -24,7 +24,7 @@ TEXTS = EncoderTexts(EncoderTokenizer(), SentenceConfig(prompts={"query": "find 
 
 def ids_of(text: str) -> list[int]:
     """Return the ids of a text as the embedding model gets them."""
-    inside = FakeTokenizer().encode(text, bos=False, specials=False)
+    inside = FakeTokenizer().encode(text, bos=False)
     return [CLS, *inside[: MOST - 2], SEP]
 
 
@@ -44,4 +44,4 @@ SEQ2SEQ_TEXTS = EncoderTexts(Seq2SeqTokenizer(), SentenceConfig())
 
 def seq2seq_ids(text: str) -> list[int]:
     """Return the ids of a text as the encoder-decoder gets them."""
-    return [*FakeTokenizer().encode(text, bos=False, specials=False), END]
+    return [*FakeTokenizer().encode(text, bos=False), END]

@@ -30,7 +30,7 @@ PIECES = ["Once", "upon", "lamp", "quixotic", "naïve", "🦊", "東京", "x" * 
 
 
 def n_tokens(text: str, texts: EncoderTexts = TEXTS) -> int:
-    [encoding] = texts.tokenizer.encode_batch([TextChunk(text, specials=False)])
+    [encoding] = texts.tokenizer.encode_batch([TextChunk(text)])
     return len(encoding.ids)
 
 
