@@ -54,7 +54,9 @@ def read_softcap(config: JsonObject, key: str, default: float | None) -> float |
 
 
 def read_gelu(config: JsonObject, default: str) -> str:
-    names = {"gelu_new": "gelu_tanh", "gelu_pytorch_tanh": "gelu_tanh", "gelu": "gelu"}
+    """Read one of the names that transformers has for GELU and for its approximation by tanh."""
+    tanh = dict.fromkeys(("gelu_new", "gelu_pytorch_tanh", "gelu_fast"), "gelu_tanh")
+    names = {**tanh, "gelu": "gelu"}
     return names[config.choice("hidden_act", tuple(names), default)]
 
 

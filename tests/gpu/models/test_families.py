@@ -7,10 +7,14 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
+from transformers.activations import ACT2FN
 
 from gpu.config import ModelConfig, MoeConfig, RopeConfig
 from gpu.errors import ModelError
+from gpu.reference.ops import ACTIVATIONS
 
 SIZES: dict[str, Any] = {
     "hidden_size": 64,
@@ -89,6 +93,15 @@ def test_heads_with_partial_rotary(tmp_path: Path) -> None:
     assert read(tmp_path, "gpt_neox", head_dim=64).rotary_dim == 16
     assert read(tmp_path, "phi3", partial_rotary_factor=0.75, head_dim=128).rotary_dim == 96
     assert read(tmp_path, "gpt2").rope_of(0) is None
+
+
+@pytest.mark.parametrize("name", ["gelu_new", "gelu_pytorch_tanh", "gelu_fast", "gelu"])
+def test_every_gelu_is_the_function_that_transformers_calls_so(tmp_path: Path, name: str) -> None:
+    """That of GPT-NeoX-20B is gelu_fast."""
+    x = np.linspace(-6.0, 6.0, 999)
+    activation = read(tmp_path, "gpt_neox", head_dim=64, hidden_act=name).activation
+    wanted = ACT2FN[name](torch.from_numpy(x)).numpy()
+    np.testing.assert_allclose(ACTIVATIONS[activation](x), wanted, rtol=0, atol=1e-7)
 
 
 def test_gpt2_config_has_its_own_field_names(tmp_path: Path) -> None:
