@@ -50,3 +50,4 @@ class Preview:
         if self.is_submitted:
             self._decoding.rewind(n_in_flight=0 if self.is_held else 1)
             self._held = None
+            self._text.is_green = None  # the next draw may have no watermark

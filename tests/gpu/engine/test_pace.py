@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+from msgspec import UNSET
 
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import ModelConfig
@@ -176,6 +177,22 @@ def test_a_setting_changed_in_a_pause_acts_on_the_next_token(engine: Engine) -> 
     likeliest = paced.preview(4).candidates[0].id
     assert paced.press(temperature=0.0).id == likeliest
     assert [one.index for one in paced.of(Updated)] == [0, 1, 1, 2, 2, 3, 3, 4, 4]
+    paced.run.cancel()
+
+
+def test_a_watermark_that_is_switched_off_in_a_pause_marks_no_token(engine: Engine) -> None:
+    """The preview that was drawn with it is drawn again without."""
+    paced = Paced(engine, request(8, ignore_eos=True, watermark_bias=4.0))
+    paced.preview(0)
+    assert paced.press().watermark
+    paced.preview(1)
+    paced.run.update(watermark_bias=0.0)
+    paced.preview(1)
+    assert paced.press().watermark is UNSET
+    paced.preview(2)
+    paced.run.update(watermark_bias=4.0)
+    paced.preview(2)
+    assert paced.press().watermark
     paced.run.cancel()
 
 
