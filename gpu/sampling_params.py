@@ -27,6 +27,9 @@ MAX_STOP_CHARS = 256
 MAX_LOGIT_BIASES = 300
 MAX_BIAS = 100.0
 
+GREEDY_BELOW = 1e-4
+"""Temperatures below this are greedy: the result is the same, and dividing by them overflows."""
+
 MAX_HASHED = 16
 """Most tokens that the seeding scheme selfhash hashes."""
 
@@ -305,6 +308,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
         if not isinstance(self.ignore_eos, bool):
             raise InvalidRequest("ignore_eos must be true or false", "ignore_eos")
         return self
+
+    @property
+    def is_greedy(self) -> bool:
+        """Return whether the most likely token is always taken."""
+        return self.temperature < GREEDY_BELOW
 
     @property
     def has_penalty(self) -> bool:

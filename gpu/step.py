@@ -25,9 +25,6 @@ MAX_TIMES_WRITTEN = 2**16 - 1
 MAX_ROWS = 512
 """Most rows of a step on any device; `DevicePolicy.max_rows` says how many this one takes."""
 
-GREEDY_BELOW = 1e-4
-"""Temperatures below this are greedy: the result is the same, and dividing by them overflows."""
-
 N_CANDIDATES = 20
 """Most likely tokens that a step reports for each sampled row."""
 
@@ -99,7 +96,7 @@ class Sample:
         """Return the draw of token `index` of a run with these settings, which include a seed."""
         assert params.seed is not None
         settings: dict[str, Any] = {name: getattr(params, name) for name in DISTRIBUTION}
-        if params.temperature < GREEDY_BELOW:
+        if params.is_greedy:
             settings["temperature"] = 0.0
         return cls(
             row=row,

@@ -65,7 +65,7 @@ GPU = {
     " pace places pytorch reference request runner runners sampling_params scheduled_updates"
     " speculative stage_hosts step text watermark",
     "export": "checkpoint config errors files info load_options lora models ops plans runners"
-    " step webgpu",
+    " sampling_params step webgpu",
     "": "analysis checkpoint config engine errors export files gguf grammar info interventions kv"
     " load_options lora pace places request runners sampling_params scheduled_updates stage_hosts"
     " text tuning watermark webgpu",

@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from msgspec import UNSET
+
 from app.engine_client import Tokenizer
 from gpu import SamplingParams
 from gpu.events import Token
@@ -18,16 +20,13 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
     """Return (id, text, logprob) of the likeliest tokens at temperature 1.
 
     The probabilities of candidates are p = softmax(logits / T). So logprob_i = logprob_c + T (ln
-    p_i − ln p_c), where c is the chosen token, whose logprob is known. Those of an
-    upstream are at temperature 1 already.
+    p_i − ln p_c), where c is the chosen token, whose logprob is known; T is 1 if the run is greedy.
+    Those of an upstream are at temperature 1 already.
     """
     if token.mass is None or token.probability is None:
         return [(c.id, c.text, _log(c.before)) for c in token.candidates[:n_top]]
-    temperature = params.temperature or 1.0
-    chosen = token.probability * token.mass[0]
-    for candidate in token.candidates:
-        if candidate.id == token.id:
-            chosen = candidate.before
+    temperature = 1.0 if params.is_greedy else params.temperature
+    chosen = _before_filters(token, token.probability * token.mass[0], params)
 
     def logprob(before: float) -> float:
         if before <= 0 or chosen <= 0:
@@ -35,6 +34,25 @@ def top_logprobs(token: Token, params: SamplingParams, n_top: int) -> list[tuple
         return min(0.0, token.logprob + temperature * (math.log(before) - math.log(chosen)))
 
     return [(c.id, c.text, logprob(c.before)) for c in token.candidates[:n_top]]
+
+
+def _before_filters(token: Token, drawn: float, params: SamplingParams) -> float:
+    """Return the probability of the chosen token before filters and watermark. `drawn`: that with
+    which it was drawn, as a share of all tokens."""
+    for candidate in token.candidates:
+        if candidate.id == token.id:
+            return candidate.before
+    mark = token.watermark
+    if mark is UNSET:
+        return drawn
+    if params.is_greedy:  # drawn with 1; the candidates are the model's own, of those allowed
+        return math.exp(token.logprob) / (
+            1.0 if token.allowed is UNSET else token.allowed.probability
+        )
+    gain = math.exp(params.watermark_bias)
+    return (
+        drawn * (mark.probability * gain + 1.0 - mark.probability) / (gain if mark.green else 1.0)
+    )
 
 
 def _log(probability: float) -> float:

@@ -387,7 +387,7 @@ def check_logprobs(n_top: int | None, params: SamplingParams, param: str) -> Non
 def check_changed(n_top: int | None, before: SamplingParams, after: SamplingParams) -> None:
     """Raise `InvalidRequest` if a change of settings would make the log-probabilities of `n_top`
     tokens wrong."""
-    for name in ("temperature", *(penalty.name for penalty in PENALTIES)):
+    for name in ("temperature", "watermark_bias", *(penalty.name for penalty in PENALTIES)):
         if n_top and getattr(before, name) != getattr(after, name):
             raise InvalidRequest(
                 f"{name} cannot change while an answer gives the log-probabilities of the most "

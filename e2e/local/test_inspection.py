@@ -34,7 +34,7 @@ from gpu.inspection.requests import (
 )
 from gpu.interventions.messages import ExpertOff, HeadFactor, Interventions, InterventionSpan
 from gpu.load_options import LoadOptions
-from gpu.step import GREEDY_BELOW
+from gpu.sampling_params import GREEDY_BELOW
 from tests.gpu.models import random_models
 
 BOUND = 1e-4

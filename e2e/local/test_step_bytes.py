@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from e2e.local.local_engine import LocalEnginePage
-from gpu.step import GREEDY_BELOW
+from gpu.sampling_params import GREEDY_BELOW
 from tests.gpu.export import packed_steps
 
 pytestmark = pytest.mark.quick

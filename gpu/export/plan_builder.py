@@ -48,7 +48,8 @@ from gpu.ops.step_buffer import (
 )
 from gpu.plans.plan_cache import RecordedPlan
 from gpu.runners.loaded_model import LoadedModel
-from gpu.step import CUTS, GREEDY_BELOW, MAX_ROWS, N_CANDIDATES
+from gpu.sampling_params import GREEDY_BELOW
+from gpu.step import CUTS, MAX_ROWS, N_CANDIDATES
 from gpu.webgpu.buffers import Tensor
 from gpu.webgpu.kernel_source import workgroup_memory, workgroup_size
 from gpu.webgpu.kernels import Kernel

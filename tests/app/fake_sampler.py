@@ -50,7 +50,7 @@ def draw(
         scaled[id] = scaled[id] / penalty if scaled[id] > 0 else scaled[id] * penalty
     for id, times in Counter(ids[max(0, len(ids) - index) :]).items():
         scaled[id] -= params.frequency_penalty * times + params.presence_penalty
-    greedy = params.temperature == 0
+    greedy = params.is_greedy
     if not greedy:
         scaled /= params.temperature
     before = softmax(scaled)

@@ -381,7 +381,7 @@ def test_settings_change_while_an_answer_is_written(
     assert "".join(texts) != expected
 
 
-@pytest.mark.parametrize("name", ["temperature", "frequency_penalty"])
+@pytest.mark.parametrize("name", ["temperature", "frequency_penalty", "watermark_bias"])
 def test_what_log_probabilities_are_computed_from_cannot_change(
     start_site: StartSite, name: str
 ) -> None:

@@ -5,10 +5,16 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
-from app.openai.logprobs import MIN_LOGPROB
+from app.openai.logprobs import MIN_LOGPROB, top_logprobs
+from gpu.events import Allowed, CandidateText, StepTimes, Token, Watermark
+from gpu.reference.sampler import sample_token
+from gpu.reference.softmax import log_softmax
+from gpu.sampling_params import SamplingParams
+from gpu.step import Sample
 from tests.app.conftest import StartSite, wait_until_load_is
 from tests.app.fake_tokenizer import EOS, STORY, FakeTokenizer
 from tests.app.openai.requests import GREEDY, HELLO, chat, chunks, complete, http_client
@@ -130,7 +136,7 @@ def test_logprobs_are_the_models_own(http: FlaskClient) -> None:
     """The same tokens at another temperature have the same log-probabilities."""
     runs = [
         complete(http, temperature=t, top_k=1, max_tokens=8, logprobs=5)["choices"][0]["logprobs"]
-        for t in (1, 0.5, 2, 0)
+        for t in (1, 0.5, 2, 0, 1e-5)  # the last is greedy, too
     ]
     for lists in runs:
         assert lists["tokens"] == runs[0]["tokens"]
@@ -148,6 +154,33 @@ def test_logprobs_are_the_models_own(http: FlaskClient) -> None:
     assert [text[a:b] for a, b in zip(offsets, [*offsets[1:], None], strict=True)] == runs[0][
         "tokens"
     ]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0, 2.0])
+def test_a_watermark_changes_no_log_probabilities(temperature: float) -> None:
+    """Nor where it chose a token that is none of the candidates, whose probabilities are told."""
+    rng = np.random.default_rng(5)
+    allowed = rng.random(400) < 0.8
+    outside = 0
+    for seed in range(40):
+        params = SamplingParams(temperature=temperature, watermark_bias=5.0, seed=seed)
+        logits, green = rng.normal(0.0, 1.5, 400), rng.random(400) < 0.05
+        sample = Sample.of(params, row=0, slot=0, index=0)
+        drawn = sample_token(logits, [], sample, allowed, green)
+        token = Token(
+            0, drawn.id, "", drawn.logprob, drawn.probability, drawn.rank, drawn.n_kept, drawn.draw,
+            drawn.mass,
+            tuple(CandidateText(one.id, "", *one[1:]) for one in drawn.candidates),
+            StepTimes(0.0, None, 0.0, 0.0, 0.0),
+            0,
+            allowed=Allowed(int(allowed.sum()), drawn.allowed),
+            watermark=Watermark(bool(green[drawn.id]), drawn.green),
+        )  # fmt: skip
+        outside += token.id not in {one.id for one in token.candidates}
+        own = log_softmax(logits)
+        for id, _, logprob in top_logprobs(token, params, 5):
+            assert logprob == pytest.approx(own[id], abs=1e-5)
+    assert outside > 5
 
 
 @pytest.mark.parametrize("n", [1, 2, 5])
