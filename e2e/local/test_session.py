@@ -255,6 +255,26 @@ def test_what_a_browser_cannot_do_is_said(local: Page) -> None:
     assert [each["param"] for each in found[len(REFUSED) :]] == [*fields, *variants]
 
 
+def test_a_watermark_is_refused_whenever_it_is_to_begin(local: Page) -> None:
+    """The exported sampler would draw without it, and not know of the token that it drew."""
+    mark = {"watermark_bias": 2.0}
+    run = {"type": "generate", "prompt": "Once", "params": {"seed": "1"}}
+    asked = [
+        {**run, "id": "a", "params": {"seed": "1", **mark}},
+        {**run, "id": "b", "changes": [{"index": 2, "params": mark}]},
+        {**run, "id": "c"},
+        {"type": "update", "id": "c", "params": mark},
+        {"type": "stop", "id": "c"},
+    ]
+    errors = [m for m in local.evaluate(ASK, asked) if m["type"] == "error"]
+    assert [(m["id"], m["param"]) for m in errors] == [
+        ("a", "watermark_bias"),
+        ("b", "changes"),
+        ("c", "watermark_bias"),
+    ]
+    assert all("a watermark is written on the server only" in m["message"] for m in errors)
+
+
 def test_an_answer_is_the_message_that_the_servers_frame_holds(local: Page) -> None:
     """With the text of its ids; and no more than eight questions wait."""
     question = {"kind": "losses", "ids": [5, 6]}

@@ -76,13 +76,12 @@ export class RequestChecks {
    */
   checkParams(params) {
     this.checkRanges(params);
-    this.checkWatermark(params.watermark_bias);
     this.checkStops(params.stop);
     this.checkBiases(params.logit_bias);
   }
 
   /**
-   * Throw InvalidRequest for numbers that are out of range, with all that are.
+   * Throw InvalidRequest for numbers that are out of range, with all that are, and for a watermark.
    *
    * @param {SettingValues} values
    */
@@ -92,12 +91,13 @@ export class RequestChecks {
       .filter(([, fault]) => fault);
     if (faults.length)
       throw new InvalidRequest(faults.map(([, fault]) => fault).join("; "), faults[0][0]);
+    this.checkWatermark(values.watermark_bias);
   }
 
   /**
    * Throw InvalidRequest for a watermark: exported plans draw once, without a greenlist.
    *
-   * @param {number | null | undefined} bias
+   * @param {number | bigint | null | undefined} bias
    */
   checkWatermark(bias) {
     if (bias)
