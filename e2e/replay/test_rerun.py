@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
+from e2e.chat.answer_options import AnswerOptions
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.replay import playback
@@ -80,6 +82,24 @@ def test_the_engine_writes_the_same_ids_again(page: Page, bundled: Site, tmp_pat
     page.get_by_role("button", name="Previous version").click()
     expect(page.locator("#version")).to_have_text("1/2")
     assert play.text() == text
+
+
+def test_json_that_ended_before_its_limit_is_not_brought_to_an_end_sooner(
+    page: Page, bundled: Site, tmp_path: Path
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=250, seed=1, temperature=1.0)
+    free = {"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]}
+    AnswerOptions(play).format("JSON schema", json.dumps({**free, "additionalProperties": False}))
+    play.ask(ASK)
+    play.wait_tokens(1)
+    play.wait_done()
+    n = len(play.numbers())
+    assert 12 < n < 200
+    made = play.playback
+    made.open(made.save(tmp_path / "note.json"))
+    made.again.click()
+    expect(made.said).to_have_text(f"The same {n} tokens.", timeout=60_000)
 
 
 @pytest.mark.slow

@@ -122,7 +122,8 @@ function begin(rerun) {
 
 /**
  * Return the request that reruns a recording. `max_tokens` is at most what was written, so that a
- * rerun of a stopped generation ends at the same token.
+ * rerun of a stopped generation ends at the same token. One that ended under a grammar keeps its limit:
+ * a JSON text is brought to its end where few tokens are left.
  *
  * @param {Recording} recording
  */
@@ -132,8 +133,10 @@ export function requestOf({ saved }) {
   const accepted = /** @type {ReplayFile.Accepted} */ (events[0].event);
   const done = events[events.length - 1].event;
   const n = done.type === "done" ? done.completion_tokens : events.filter(isToken).length;
+  const wasStopped = done.type !== "done" || ["cancelled", "error"].includes(done.reason);
+  const most = grammar && !wasStopped ? Infinity : n;
   /** @param {ReplayFile.FileSettings} params */
-  const limited = (params) => ({ ...params, max_tokens: Math.min(params.max_tokens, n) });
+  const limited = (params) => ({ ...params, max_tokens: Math.min(params.max_tokens, most) });
   const params = limited(accepted.params);
   return {
     ids: accepted.prompt.map(({ id }) => id),
