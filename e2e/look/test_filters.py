@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Locator, Page, expect
 
 from e2e.bundled import ask_engine
+from e2e.chat.answer_options import AnswerOptions
 from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
@@ -143,6 +145,27 @@ def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
         )
         drawn = next(row for row in rows if row["id"] == str(events[index]["id"]))
         assert float(drawn["from"]) <= events[index]["draw"] < float(drawn["to"])
+
+
+def test_the_draws_by_which_a_limit_ends_json_are_the_runs(page: Page, bundled: Site) -> None:
+    """A string is closed before its end, so that the text is whole when no token is left."""
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=30, seed=2, temperature=1.0)
+    text = {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3}
+    AnswerOptions(play).format("JSON schema", json.dumps(text))
+    play.ask(ASK)
+    play.wait_tokens(1)
+    play.wait_done()
+    json.loads(play.text())
+    messages = play.messages
+    events = messages.events("token")
+    look = play.look.open("filters")
+    closed = min(range(5, len(events)), key=lambda i: events[i]["allowed"]["n"])
+    for index in (closed, 3):
+        look_at(play, look, index)
+        expect(look.source).to_contain_text("the same random number and token as in the run")
+        n = f"{events[index]['allowed']['n']:,}"
+        expect(look.panel.locator(".wf-summary")).to_contain_text(f"The grammar allows {n} of ")
 
 
 def test_the_penalty_shows_what_it_pressed_down(

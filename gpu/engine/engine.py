@@ -248,8 +248,9 @@ class Engine:
         """
         allowed = None
         if isinstance(question, Waterfall) and question.grammar is not None:
-            upto = question.ids[: question.position + 1]
-            allowed = self._grammars.matcher(question.grammar, upto).allowed
+            upto, n_written = question.ids[: question.position + 1], question.index
+            n_left = question.params.max_tokens - n_written
+            allowed = self._grammars.matcher(question.grammar, upto, n_written, n_left).allowed
         return self._thread.post(Inspect(question, asker, allowed))
 
     def cancel_questions(self, asker: Hashable) -> None:

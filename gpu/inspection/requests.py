@@ -139,8 +139,9 @@ VECTORS = ("resid_pre", "attn_update", "resid_mid", "mlp_update", "resid_post", 
 class Waterfall(_Question, frozen=True, tag="waterfall"):
     """Stages in which settings turn the logits at `position` into a distribution. The draw is that
     of token `index` of a run. `grammar`: that of the run; `n_read` of it counts back from
-    `position`. `also`: tokens to list in addition to the `top` most likely. See
-    `gpu.inspection.waterfall` for the arrays."""
+    `position`. JSON is brought to its end by `max_tokens`, as in a run of so many tokens. `also`:
+    tokens to list in addition to the `top` most likely. See `gpu.inspection.waterfall` for the
+    arrays."""
 
     ids: list[int]
     position: int

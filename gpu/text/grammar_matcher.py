@@ -178,9 +178,13 @@ class GrammarCompiler:
     def _tokenizer(self) -> LLTokenizer:
         return ll_tokenizer(self._vocabulary)
 
-    def matcher(self, grammar: Grammar, prompt: Sequence[int]) -> GrammarMatcher:
+    def matcher(
+        self, grammar: Grammar, prompt: Sequence[int], n_written: int = 0, n_left: int = 0
+    ) -> GrammarMatcher:
         """Return the matcher of a run after `prompt`, the last `n_read` tokens of which are read.
-        Raises InvalidRequest for a grammar with a fault, or that they do not follow."""
+        The run wrote the last `n_written` of them, and `n_left` more may follow: a JSON text is
+        brought to its end by that; 0: the limit is unknown. Raises InvalidRequest for a grammar
+        with a fault, or that they do not follow."""
         grammar.validate(len(prompt))
         compiled, by_bytes = self._compiled(grammar.kind, grammar.text)
         compiled = compiled.deep_copy()
@@ -188,12 +192,15 @@ class GrammarCompiler:
         closing = None
         if by_bytes is not None:
             closing = JsonClosing(by_bytes.deep_copy(), self._ids_of_bytes)
-        budget = TimeBudget()
+        budget, n_after = TimeBudget(), grammar.n_read
         for id in prompt[len(prompt) - grammar.n_read :]:
+            n_after -= 1
             with budget.spend(SECONDS_PER_PROMPT_TOKEN):
                 follows = compiled.consume_token(id)
                 if follows and closing is not None:
                     closing.read(self._vocabulary.tokens[id])
+                    if n_left > 0 and n_after < n_written:
+                        closing.ids(n_left + n_after, self._vocabulary.eos_ids)
             if not follows:
                 raise InvalidRequest(
                     f"the last {grammar.n_read} tokens of the prompt do not follow the grammar: "
@@ -203,6 +210,8 @@ class GrammarCompiler:
             if budget.is_spent:
                 raise InvalidRequest(f"{CANNOT_FOLLOW}: {PROMPT_TOO_SLOW}", "grammar")
         matcher = GrammarMatcher(compiled, self._vocabulary, closing, budget)
+        if n_left > 0 and grammar.n_read and n_written:
+            matcher.end_within(n_left)
         if matcher.complete or matcher.failure:
             complete = f"{CANNOT_FOLLOW}: it is complete, nothing can follow it"
             raise InvalidRequest(matcher.failure or complete, "grammar")

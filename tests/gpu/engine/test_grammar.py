@@ -240,6 +240,24 @@ def test_the_filters_of_a_token_are_those_of_its_run(engines: dict[str, Engine])
         )
 
 
+def test_the_filters_know_that_a_limit_brings_json_to_its_end(engines: dict[str, Engine]) -> None:
+    """Of every token of a text in which strings are closed and space between values is masked."""
+    engine, n = engines["wgpu"], 40
+    free = {"type": "array", "items": {"type": "string"}, "minItems": 3, "maxItems": 3}
+    grammar = Grammar("json_schema", json.dumps(free))
+    request = msgspec.structs.replace(story(engine, seed=2, max_tokens=n), grammar=grammar)
+    tokens, done = written(engine, request)
+    assert done.reason == "length"
+    json.loads(text_of(tokens))
+    ids = [*request.ids, *(token.id for token in tokens)]
+    for at, token in enumerate(tokens):
+        upto = len(request.ids) + at
+        asked = grammar.after(at)
+        question = Waterfall(ids[:upto], upto - 1, request.params, index=at, grammar=asked)
+        info = engine.inspect(question).result(60).info
+        assert (info["chosen"], info["allowed"]["n"]) == (token.id, token.allowed.n), at
+
+
 def test_a_run_without_a_grammar_says_nothing_of_one(engines: dict[str, Engine]) -> None:
     engine = engines["wgpu"]
     tokens, _ = written(engine, msgspec.structs.replace(story(engine, max_tokens=3), grammar=None))

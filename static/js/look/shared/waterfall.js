@@ -3,7 +3,7 @@
 
 import { grammarAfter } from "../../turns/answer-rules.js";
 import { spansUpTo } from "../../interventions/interventions.js";
-import { SLIDERS, WATERMARK } from "../../settings/sampling-settings.js";
+import { SETTING_BY_NAME, SLIDERS, WATERMARK } from "../../settings/sampling-settings.js";
 import { sequenceOf } from "./context.js";
 
 /** The settings that decide how a token is sampled. @param {NamedSettings} all */
@@ -31,8 +31,21 @@ export function waterfallOf(place, settings, more) {
     position: position - 1,
     ...spansUpTo(segment, position),
     ...grammarAfter(segment.grammar, token.index),
-    params: { ...settings, seed: seedOf(segment) },
+    params: { ...settings, ...limitOf(place), seed: seedOf(segment) },
     index: token.number ?? token.index,
     ...more,
   };
+}
+
+/**
+ * Return {max_tokens} of a run under a grammar, which goes by it; {} without one. The first token counts
+ * as its number says.
+ *
+ * @param {Place & {token: Token}} place
+ */
+function limitOf({ answer, token }) {
+  if (!answer || !token.segment.grammar) return {};
+  const { index, number = index } = token;
+  const { max_tokens: most } = answer.settingsAt(token);
+  return { max_tokens: Math.min(most + number - index, SETTING_BY_NAME.max_tokens.max) };
 }
