@@ -119,8 +119,9 @@ class Playground:
             box.press("Enter")
 
     def box(self, name: str) -> Locator:
-        """Return the number box of a setting, after unfolding the penalties for one of them."""
-        if name.endswith("_penalty"):
+        """Return the number box of a setting, after unfolding the penalties for one of them or of
+        the watermark."""
+        if name.endswith("_penalty") or name in ("watermark_bias", "hashing_key"):
             self.page.locator("#penalties").evaluate("(fold) => void (fold.open = true)")
         return self.page.locator(f"#{name}, #n-{name}").first
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Callable, Iterator
 
@@ -9,6 +10,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
+from e2e.chat.answer_options import AnswerOptions
 from e2e.look.test_looks import open_page, violations
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
@@ -164,6 +166,22 @@ def test_a_branch_is_followed_with_its_own_draws(page: Page, here: Site) -> None
     assert page.evaluate(PINNED) > 7, "a token that was drawn, not one that was put in"
     walk_to(tour, 9)
     expect(tour.text).to_contain_text("It fell between")
+
+
+def test_a_run_with_a_format_and_a_watermark_is_drawn_again_alike(page: Page, here: Site) -> None:
+    play = Playground(page, here).open()
+    note = {"type": "object", "properties": {"note": {"type": "string"}}, "required": ["note"]}
+    play.set(max_tokens=60, seed=SEED, temperature=1.0, watermark_bias=4.0, hashing_key=77)
+    AnswerOptions(play).format("JSON schema", json.dumps(note | {"additionalProperties": False}))
+    play.ask(PROMPT)
+    play.wait_tokens(1)
+    play.wait_done()
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = play.tour
+    walk_to(tour, 9)
+    expect(tour.text).not_to_contain_text("the engine drew a different token")
+    expect(tour.text).to_contain_text(re.compile("It fell between|A watermark moves their shares"))
 
 
 def test_the_help_starts_it_and_gets_the_keyboard_back(

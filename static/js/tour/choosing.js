@@ -134,6 +134,11 @@ export const draw = {
         ...sentence`so the draw of the run cannot be shown.`,
       ]);
     const { low, high } = rowOf(answer, token.id);
+    if (number < low || number > high)
+      return sentences(
+        left,
+        sentence`A watermark moves their shares, and one random number then chose ${name}: ${number.toFixed(3)}.`,
+      );
     return sentences(
       left,
       [

@@ -4,10 +4,10 @@ import { inspect, tokenize } from "../net/inspect.js";
 import { meanScores, placesOf, scoresOf } from "../look/attention/scores.js";
 import { Missing, sequenceOf } from "../look/shared/context.js";
 import { askOnce } from "../look/shared/answer-cache.js";
+import { samplingOf, waterfallOf } from "../look/shared/waterfall.js";
 import { measurePeaks, knownPeaks, costsError } from "../look/plan/roofline-costs.js";
 import { isPaused } from "../chat/pace.js";
 import { startBranch } from "../chat/session.js";
-import { SLIDERS } from "../settings/sampling-settings.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { lastTurn, shownAnswer, state } from "../state.js";
 import { view } from "../view.js";
@@ -147,14 +147,8 @@ export class Walk {
    * @param {NamedSettings} [others]
    */
   stages(others = {}) {
-    const { row, token, segment } = this;
-    const used = { ...this.settings, ...others };
-    const settings = Object.fromEntries(SLIDERS.map(({ name }) => [name, used[name]]));
-    // A string of digits: numbers have 53 bits here and seeds 64.
-    const seed = String(segment.request?.params.seed ?? segment.params?.seed);
-    const what = { params: { ...settings, seed }, index: token.number, top: TOP };
-    /** @type {WaterfallQuestion} */
-    const question = { kind: "waterfall", ...this.#upTo(row), ...what };
+    const settings = samplingOf({ ...this.settings, ...others });
+    const question = waterfallOf(this, settings, { top: TOP });
     return this.#once(`stages ${JSON.stringify(others)}`, () => askOnce(question));
   }
 
