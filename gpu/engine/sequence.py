@@ -430,6 +430,8 @@ class Sequence:
         if resolved is not None:
             self.interventions.change(len(self.prompt) + index - 1, resolved)
         self.text.params = params
+        if "max_tokens" in changes:
+            self.text.limit_changed(in_flight=not self.decoding.settled)
         if capture is not None:
             self.capture = capture
 

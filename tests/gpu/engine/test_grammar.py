@@ -25,6 +25,7 @@ from gpu.text.grammar_matcher import MAX_STEP_ITEMS, GrammarCompiler
 from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.engine.scripted_runner import ScriptedRunner, byte_tokenizer
+from tests.gpu.engine.test_pace import Paced
 
 MODEL = Path(__file__).parents[3] / "app" / "tale" / "model"
 EOS = 0
@@ -256,6 +257,30 @@ def test_the_filters_know_that_a_limit_brings_json_to_its_end(engines: dict[str,
         question = Waterfall(ids[:upto], upto - 1, request.params, index=at, grammar=asked)
         info = engine.inspect(question).result(60).info
         assert (info["chosen"], info["allowed"]["n"]) == (token.id, token.allowed.n), at
+
+
+def test_a_raised_limit_opens_a_text_that_was_being_brought_to_its_end(
+    engines: dict[str, Engine],
+) -> None:
+    """In a pause before the token that closes a string: the next one is drawn from all that may
+    follow, and the text, which ends by itself, does not end with the reason of a limit."""
+    engine = engines["wgpu"]
+    grammar = Grammar("json_schema", '{"type": "string"}')
+    request = msgspec.structs.replace(
+        story(engine, seed=4, temperature=1.0, max_tokens=40), grammar=grammar, pace=0.0
+    )
+    paced = Paced(engine, request)
+    paced.preview(0)
+    index = 33  # seven tokens are left: one closes the string, and six are to spare
+    paced.press(index)
+    assert paced.preview(index).allowed.n < 10
+    paced.run.update(max_tokens=250)
+    assert paced.preview(index).allowed.n > 1000
+    paced.end()
+    text = "".join(token.text for token in paced.of(Token))
+    assert len(paced.ids) > 40
+    assert json.loads(text)
+    assert paced.of(Done)[0].reason == "stop"
 
 
 def test_a_run_without_a_grammar_says_nothing_of_one(engines: dict[str, Engine]) -> None:
