@@ -176,6 +176,53 @@ def test_paused_runs_give_their_blocks_to_questions_and_steers(small: LocalEngin
     assert [ids_of(events) for events in found] == [ids_of(events) for events in small.run(*asked)]
 
 
+PACED = """async ({ paused, paced, late }) => {
+  const start = ({ ids, params, capture }, pace, awaited) => {
+    const events = [];
+    let run;
+    const seen = new Promise((resolve) => {
+      const onEvent = (event) => {
+        events.push(event);
+        if (event.type === awaited) resolve();
+      };
+      const seeded = { ...params, seed: BigInt(params.seed) };
+      run = engine.submit({ ids, params: seeded, capture, pace, run: 0, onEvent });
+    });
+    return { events, run, seen };
+  };
+  const held = start(paused, 0, "preview");
+  await held.seen;
+  const { scheduler } = engine;
+  if (late)
+    scheduler.nextStep = () => {
+      const step = Object.getPrototypeOf(scheduler).nextStep.call(scheduler);
+      const until = step || engine.inFlight.length ? 0 : scheduler.dueAt;
+      while (Number.isFinite(until) && performance.now() <= until);
+      return step;
+    };
+  try {
+    const { events, seen } = start(paced, 2, "done");
+    const never = new Promise((_, fail) => setTimeout(() => fail("it stands still"), 20_000));
+    await Promise.race([seen, never]);
+    return JSON.parse(JSON.stringify(events));
+  } finally {
+    delete scheduler.nextStep;
+    held.run.cancel();
+  }
+}"""
+
+
+@pytest.mark.quick
+@pytest.mark.parametrize("late", [False, True])
+def test_a_run_at_a_pace_goes_on_beside_a_paused_one(small: LocalEnginePage, late: bool) -> None:
+    """Also when its time comes between the engine's last look for work and its end."""
+    prompt = SMALL.texts[0].prompt_ids
+    paused, paced = (request(prompt, temperature=0, max_tokens=3, seed=n) for n in (5, 6))
+    events = small.page.evaluate(PACED, {"paused": paused, "paced": paced, "late": late})
+    assert ids_of(events) == SMALL.texts[0].greedy_ids[:3]
+    assert events[-1]["reason"] == "length"
+
+
 @pytest.mark.quick
 def test_the_ids_are_the_same_press_by_press(small: LocalEnginePage) -> None:
     asked = request(

@@ -222,8 +222,8 @@ export class LocalEngine {
     } finally {
       this.running = false;
     }
-    const left = this.scheduler.dueAt - performance.now();
-    if (left > 0 && Number.isFinite(left)) this.timer = setTimeout(() => this.run(), left);
+    const left = this.scheduler.dueAt - performance.now(); // below 0: it has come since the last look
+    if (Number.isFinite(left)) this.timer = setTimeout(() => this.run(), left);
   }
 
   /**

@@ -57,7 +57,8 @@ export class Scheduler {
 
   /** When the next run may compute a token, in ms; Infinity: none waits for its pace. */
   get dueAt() {
-    return Math.min(...this.active.map(({ finished, pace }) => (finished ? Infinity : pace.dueAt)));
+    const paced = this.active.filter(({ finished, pace }) => !finished && pace.rate);
+    return Math.min(...paced.map(({ pace }) => pace.dueAt));
   }
 
   /**
