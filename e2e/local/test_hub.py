@@ -241,6 +241,20 @@ def run_here(page: Page) -> Locator:
     return dialog
 
 
+def test_the_servers_refusal_of_a_model_is_said_in_the_dialog(
+    site: Site,
+    hub: FakeHub,
+    open_with_gpu: Callable[[str], Playground],
+    allowed_console: list[str],
+) -> None:
+    """In the server's words, from the worker that asks it for plans."""
+    allowed_console += ["Failed to load resource", "rwkv"]
+    with_file("config.json", b'{"model_type": "rwkv"}')(hub)
+    dialog = run_here(open_with_gpu(site.url).page)
+    error = dialog.locator("#place-error")
+    expect(error).to_contain_text("'rwkv' is not supported", timeout=MOVE_MS)
+
+
 @pytest.mark.slow  # its parts are tested above, and the engine in test_place.py
 def test_a_model_of_the_hub_writes_what_the_server_would(
     site: Site,

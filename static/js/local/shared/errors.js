@@ -40,8 +40,8 @@ export class NotInBrowser extends EngineError {
   }
 }
 
-/** What was thrown, in words. @param {unknown} error */
-export const messageOf = (error) => (error instanceof Error ? error.message : String(error));
+/** What was thrown, in words: an Error, or an answer of the server (net/ask.js). @param {unknown} error */
+export const messageOf = (error) => String(Object(error).message ?? error);
 
 /**
  * Return the `error` message for an error that a message of the page caused. `id` is that of its
