@@ -26,6 +26,7 @@ TYPES = {".js": "text/javascript", ".json": "application/json", ".html": "text/h
 
 LOAD = """async ([base, sampling, requestLimits]) => {
   const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
+  const { requestAdapter } = await import("/static/js/local/gpu/device.js");
   const text = {
     piece: (id) => `<${id}>`,
     eosIds: [],
@@ -33,8 +34,9 @@ LOAD = """async ([base, sampling, requestLimits]) => {
   };
   window.progress = [];
   const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
-  const files = await ExportFiles.open(base);
-  window.engine = await LocalEngine.load({ files, text, onProgress: (at) => progress.push(at) });
+  const given = { adapter: await requestAdapter(), files: await ExportFiles.open(base) };
+  const onProgress = (at) => progress.push(at);
+  window.engine = await LocalEngine.load({ ...given, text, onProgress });
   const { Inspector } = await import("/static/js/local/inspection/inspector.js");
   const { RequestChecks } = await import("/static/js/local/request-checks.js");
   const { plan, profile, adapter, limits } = engine.info;

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
@@ -140,6 +140,21 @@ def test_a_browser_without_webgpu_plays_a_recorded_run_by_itself(
     page.get_by_role("button", name="Watch a recorded run").click()
     expect(play.notice).to_contain_text("this is a recorded run")
     expect(page.get_by_test_id("playback")).to_be_visible()
+
+
+def test_a_page_on_plain_http_says_what_it_needs(
+    files: FileServer,
+    launch_browser: Callable[..., Browser],
+    browser_type_launch_args: dict[str, Any],
+) -> None:
+    """As that of an export which another machine of the network opens."""
+    host = "--host-resolver-rules=MAP plain.test 127.0.0.1"
+    browser = launch_browser(args=[*browser_type_launch_args["args"], host])
+    play = Playground(browser.new_page(), url=files.url.replace("localhost", "plain.test"))
+    play.open(ready=False)
+    expect(play.notice).to_contain_text("WebGPU needs a secure connection")
+    expect(play.notice).to_contain_text("this is a recorded run")
+    browser.close()
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:

@@ -8,6 +8,7 @@
 //   {type: "lost", message}   to the page: the device is gone, and this worker with it
 
 import { EngineError, errorAbout, messageOf } from "./shared/errors.js";
+import { requestAdapter } from "./gpu/device.js";
 import { LocalEngine } from "./gpu/engine.js";
 import { ExportFiles } from "./gpu/export-files.js";
 import { helloOf } from "./hello.js";
@@ -43,10 +44,12 @@ function postStatus(state, message, progress = null) {
 async function start({ base = "", hub, sampling, limits }) {
   try {
     postStatus("loading", "opening the model", 0);
+    const adapter = await requestAdapter(); // plain http has no hashes to check files by, either
     const { version, from_page: schema } = await (await fetch(SCHEMA)).json();
     const files = hub ? await HubFiles.open(hub) : await ExportFiles.open(base);
     const text = LocalTokenizer.from(await files.modelFiles(), files.chat);
     const engine = await LocalEngine.load({
+      adapter,
       files,
       text,
       onProgress: progressTeller(),

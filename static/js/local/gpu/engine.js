@@ -3,7 +3,7 @@
 
 import { Buffers } from "./buffers.js";
 import { checkPlan } from "./check-plan.js";
-import { adapterName, profileFor, requestAdapter, requestDevice, WANTED } from "./device.js";
+import { adapterName, profileFor, requestDevice, WANTED } from "./device.js";
 import { EngineError, messageOf } from "../shared/errors.js";
 import { InspectionPasses } from "./inspection-passes.js";
 import { ActivationCache, wait } from "../interventions/activation-cache.js";
@@ -49,12 +49,11 @@ export class LocalEngine {
    * Load a model. `onLost(message)`: the device is gone, and every run has ended.
    *
    * @param {{
-   *   files: ModelFiles, text: TokenTexts,
+   *   adapter: GPUAdapter, files: ModelFiles, text: TokenTexts,
    *   onProgress?: (at: LoadProgress) => void, onLost?: (message: string) => void,
    * }} asked
    */
-  static async load({ files, text, onProgress = () => {}, onLost = () => {} }) {
-    const adapter = await requestAdapter();
+  static async load({ adapter, files, text, onProgress = () => {}, onLost = () => {} }) {
     const profile = profileFor(adapter, files.profiles);
     const { plan: file, manifest } = await files.load(profile);
     const plan = checkPlan(file);
