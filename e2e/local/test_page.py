@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import functools
+import json
+import os
+import shutil
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from playwright.sync_api import Browser, Locator, Page, expect
 
@@ -18,7 +23,7 @@ from app.protocol.messages import Message
 from e2e.local.exports import TALE, exported, server_tokens
 from e2e.playground import Playground
 from e2e.waiting import until
-from gpu import Inventory, Tokenizer
+from gpu import ExportedFile, Inventory, Tokenizer
 from gpu.interventions.messages import Interventions, LayerFactor
 
 DTYPE = "f16"
@@ -36,9 +41,11 @@ INSTRUMENTS = """async () => {
 
 
 class FileServer(ThreadingHTTPServer):
-    """Serves the files of a folder. `refused`: requests for anything else."""
+    """Serves the files of a folder. `refused`: requests for anything else; `max_age`: seconds for
+    which browsers are told to keep the files."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, max_age: int = 0) -> None:
+        self.folder, self.max_age = folder, max_age
         self.refused: list[str] = []
         super().__init__(("127.0.0.1", 0), functools.partial(Files, directory=str(folder)))
 
@@ -53,6 +60,11 @@ class Files(SimpleHTTPRequestHandler):
     def log_message(self, *_: Any) -> None:
         pass
 
+    def end_headers(self) -> None:
+        if self.server.max_age:
+            self.send_header("Cache-Control", f"max-age={self.server.max_age}")
+        super().end_headers()
+
     def send_error(self, code: int, *rest: Any) -> None:
         self.server.refused.append(f"{code} {self.requestline}")
         super().send_error(code, *rest)
@@ -61,7 +73,12 @@ class Files(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FileServer]:
     """The bundled model's export on a file server."""
-    server = FileServer(exported(TALE, tmp_path_factory.mktemp("exports"), DTYPE))
+    with serving(FileServer(exported(TALE, tmp_path_factory.mktemp("exports"), DTYPE))) as server:
+        yield server
+
+
+@contextmanager
+def serving(server: FileServer) -> Iterator[FileServer]:
     thread = threading.Thread(target=server.serve_forever, daemon=True)
     thread.start()
     yield server
@@ -155,6 +172,37 @@ def test_a_page_on_plain_http_says_what_it_needs(
     expect(play.notice).to_contain_text("WebGPU needs a secure connection")
     expect(play.notice).to_contain_text("this is a recorded run")
     browser.close()
+
+
+EDITION = """async () => {
+  const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
+  const files = await ExportFiles.open(new URL("./", location).href);
+  return (await files.modelFiles())["config.json"].edition ?? "first";
+}"""
+
+
+def test_the_files_of_a_newer_export_are_fetched(
+    files: FileServer, page: Page, tmp_path: Path
+) -> None:
+    """Though the host lets browsers keep those of the same names, and they have."""
+    folder = shutil.copytree(files.folder, tmp_path / "export")
+    with serving(FileServer(folder, max_age=3600)) as server:
+        page.goto(f"{server.url}manifest.json")
+        assert page.evaluate(EDITION) == "first"
+        change_config(folder, "second")
+        assert page.evaluate(EDITION) == "second"
+
+
+def change_config(folder: Path, edition: str) -> None:
+    """Write another config.json, a minute later."""
+    path, listed = folder / "model" / "config.json", folder / "manifest.json"
+    later = path.stat().st_mtime + 60
+    path.write_text(json.dumps({**json.loads(path.read_text()), "edition": edition}))
+    manifest = json.loads(listed.read_text())
+    manifest["files"]["config.json"] = msgspec.to_builtins(ExportedFile.of(folder, path))
+    listed.write_text(json.dumps(manifest))
+    for changed in (path, listed):
+        os.utime(changed, (later, later))
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:

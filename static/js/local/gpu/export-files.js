@@ -33,7 +33,8 @@ export class ExportFiles {
       throw new Error(`the manifest names ${file}, which is outside of its folder`);
     const kept = await keptFile(sha256);
     if (kept) return kept;
-    const data = await bytesOf(await fetch(url));
+    // The browser's HTTP cache may have the file of an older export under this name.
+    const data = await bytesOf(await fetch(url, { cache: "no-cache" }));
     if (data.byteLength !== size || (await digest(data)) !== sha256)
       throw new Error(
         `${file} is not the file that the manifest describes: its size or its SHA-256 differs; upload the ` +
