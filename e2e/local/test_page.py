@@ -205,6 +205,24 @@ def change_config(folder: Path, edition: str) -> None:
         os.utime(changed, (later, later))
 
 
+def test_a_broken_download_is_said_with_what_to_do(
+    files: FileServer, page: Page, allowed_console: list[str]
+) -> None:
+    """Not in the words of the browser, which name neither the file nor that the others are kept."""
+    allowed_console.append("Failed to load resource")
+    page.route("**/weights/*.bin", lambda route: route.abort())
+    page.goto(f"{files.url}manifest.json")
+    said = page.evaluate(
+        """async () => {
+          const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
+          const files = await ExportFiles.open(new URL("./", location).href);
+          return files.pieces()[0].read().catch(({ message }) => message);
+        }"""
+    )
+    assert said.startswith(f"{files.url}weights/0000.bin could not be fetched: ")
+    assert said.endswith("Try again to go on where it stopped")
+
+
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:
     """The same text from the same chat, stopped and continued; without a server to talk to."""
     play = hosted

@@ -33,8 +33,7 @@ export class ExportFiles {
       throw new Error(`the manifest names ${file}, which is outside of its folder`);
     const kept = await keptFile(sha256);
     if (kept) return kept;
-    // The browser's HTTP cache may have the file of an older export under this name.
-    const data = await bytesOf(await fetch(url, { cache: "no-cache" }));
+    const data = await bytesOf(url);
     if (data.byteLength !== size || (await digest(data)) !== sha256)
       throw new Error(
         `${file} is not the file that the manifest describes: its size or its SHA-256 differs; upload the ` +
@@ -110,7 +109,7 @@ export class ExportFiles {
  */
 async function fetchedOrKept(url, name) {
   try {
-    return { data: await bytesOf(await fetch(url, { cache: "no-cache" })), isNew: true };
+    return { data: await bytesOf(url), isNew: true };
   } catch (error) {
     const data = await keptFile(name);
     if (!data) throw error;
@@ -126,10 +125,16 @@ export async function inflated(data) {
   return new Response(stream).arrayBuffer();
 }
 
-/** @param {Response} response */
-async function bytesOf(response) {
-  if (!response.ok) throw new Error(`${response.url} could not be fetched: HTTP ${response.status}`);
-  return response.arrayBuffer();
+/** @param {URL} url */
+async function bytesOf(url) {
+  // The browser's HTTP cache may have the file of an older export under this name.
+  const response = await fetch(url, { cache: "no-cache" }).catch(() => null);
+  if (response && !response.ok) throw new Error(`${url} could not be fetched: HTTP ${response.status}`);
+  const data = await response?.arrayBuffer().catch(() => null);
+  if (data) return data;
+  throw new Error(
+    `${url} could not be fetched: there is no connection, or it broke. Try again to go on where it stopped`,
+  );
 }
 
 /** Return parsed JSON; `name`: what errors call it. @param {ArrayBuffer} data @param {string | URL} name */
