@@ -90,6 +90,36 @@ def test_a_bias_acts(small: LocalEnginePage) -> None:
     assert ids_of(small.run(asked)[0]) == [300, 300, 300]
 
 
+QUEUED = """async (requests) => {
+  const { RunQueue } = await import("/static/js/local/run-queue.js");
+  const queue = new RunQueue(engine, String, { active: 1, queue: 3, context: 512 });
+  const run = ({ ids, params, capture }) =>
+    new Promise((resolve) => {
+      const events = [];
+      const onEvent = (event) => {
+        events.push({ ...event, now: performance.now() });
+        if (event.type === "done") resolve(events);
+      };
+      queue.submit({ ids, params: { ...params, seed: BigInt(params.seed) }, capture }, onEvent);
+    });
+  return JSON.parse(JSON.stringify(await Promise.all(requests.map(run))));
+}"""
+
+
+@pytest.mark.quick
+def test_the_wait_for_other_runs_is_in_the_times_of_a_run(small: LocalEnginePage) -> None:
+    """In the browser, the engine is given a run only when it may start."""
+    prompt = SMALL.texts[0].prompt_ids
+    asked = [request(prompt, temperature=0, max_tokens=n) for n in (16, 2)]
+    first, second = small.page.evaluate(QUEUED, asked)
+    waited = first[-1]["now"] - second[0]["now"]
+    timings = second[-1]["timings"]
+    assert waited > 0
+    assert timings["queue_ms"] >= waited
+    assert timings["ttft_ms"] >= timings["queue_ms"]
+    assert tokens_of(second)[0]["times"]["interval"] >= waited
+
+
 LOSE = """async () => {
   const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
   let lose;

@@ -11,7 +11,7 @@ import { told } from "./interventions/encode.js";
  * @typedef {import("./gpu/sequence.js").SequenceRequest} SequenceRequest
  * @typedef {import("./interventions/encode.js").EncodedInterventions} EncodedInterventions
  * @typedef {import("./interventions/resolved.js").RunInterventions} RunInterventions
- * @typedef {Omit<SequenceRequest, "run" | "onEvent"> & {interventions: RunInterventions}} QueuedRequest
+ * @typedef {Omit<SequenceRequest, "run" | "asked" | "onEvent"> & {interventions: RunInterventions}} QueuedRequest
  * @typedef {{submit(request: SequenceRequest): Run}} RunEngine
  */
 
@@ -133,6 +133,7 @@ export class QueuedRun {
     try {
       this.run = this.queue.engine.submit({
         ...this.request,
+        asked: this.since,
         onEvent: (event) => this.onEngineEvent(event),
       });
     } catch (error) {

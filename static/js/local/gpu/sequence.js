@@ -25,11 +25,11 @@ const NOT_A_NUMBER =
 
 /**
  * A request: `interventions` has those of the updates, too; `run` is its number; `pace`: as in
- * gpu/request.py.
+ * gpu/request.py; `asked`: when it came, by performance.now(), now if it is left out.
  *
  * @typedef {{
  *   ids: number[], params: SamplerParams, capture: boolean, updates?: ScheduledUpdate[],
- *   interventions?: RunInterventions, run?: number, pace?: number | null,
+ *   interventions?: RunInterventions, run?: number, pace?: number | null, asked?: number,
  *   onEvent: (event: EngineEvent) => void,
  * }} SequenceRequest
  */
@@ -47,7 +47,7 @@ export class Sequence {
    * @param {Exported.PlanLimits} limits
    */
   constructor(request, text, limits) {
-    const { ids, params, capture, updates = [], interventions, run = 0, pace, onEvent } = request;
+    const { ids, params, capture, updates = [], interventions, run = 0, pace, asked, onEvent } = request;
     this.pace = new RunPace(pace);
     /** A preview. @type {ReadSample | null} */
     this.held = null;
@@ -75,6 +75,7 @@ export class Sequence {
     this.updates = updates;
     this.nApplied = 0;
     this.events = new RunEvents(ids, params.stop, text, limits, onEvent);
+    if (asked !== undefined) this.events.clock.asked = asked;
   }
 
   // ---- what to submit
