@@ -363,6 +363,48 @@ def test_a_paused_run_gives_its_place_to_the_one_that_waits_longest(loaded: Page
     assert loaded.evaluate(PLACES) == [two, two, two, [*two, 3], [*two, 3, 4]]
 
 
+STEPS = """async () => {
+  const { RunQueue } = await import("/static/js/local/run-queue.js");
+  const asked = [];
+  const engine = {
+    submit({ onEvent, pace }) {
+      const run = { onEvent, paused: false, pace, given: [] };
+      run.update = (...change) => void run.given.push(change);
+      asked.push(run);
+      return run;
+    },
+  };
+  const queue = new RunQueue(engine, String, { active: 1, queue: 16, context: 64 });
+  const told = [];
+  const start = (pace, onEvent = () => {}) => queue.submit({ ids: [5], params: {}, pace }, onEvent);
+  start(null);
+  const stepped = start(0, ({ type }) => told.push(type));
+  const other = start(2);
+  stepped.update({}, null, null, { steps: 2 });
+  stepped.update({}, null, null, { steps: 1 });
+  let refused = "";
+  try {
+    other.update({}, null, null, { steps: 1 });
+  } catch ({ message }) {
+    refused = message;
+  }
+  other.update({}, null, null, { pace: 0 });
+  for (const n of [0, 1]) asked[n].onEvent({ type: "done" });
+  return { told, refused, begun: asked.slice(1).map(({ pace, given }) => ({ pace, given })) };
+}"""
+
+
+def test_steps_of_a_run_that_waits_are_written_once_it_starts(loaded: Page) -> None:
+    """As on the server, which refuses those of a run that is not paused."""
+    found = loaded.evaluate(STEPS)
+    assert found["refused"].startswith("this run is not paused, so it cannot be stepped")
+    assert found["told"] == ["accepted", "queued", "done"]
+    assert found["begun"] == [
+        {"pace": 0, "given": [[None, None, None, {"steps": 3}]]},
+        {"pace": 0, "given": []},
+    ]
+
+
 def test_refused_interventions_do_not_discard_settings_merged_with_them(local: Page) -> None:
     """All updates but the first wait and are merged; a bad one is answered by an error."""
     off = {"heads": [{"layer": 1, "head": 0, "factor": 0}]}

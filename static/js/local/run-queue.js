@@ -3,7 +3,8 @@
 
 import { EngineError, messageOf } from "./shared/errors.js";
 import { toldParams } from "./gpu/run-events.js";
-import { told } from "./interventions/encode.js";
+import { RunPace } from "./gpu/run-pace.js";
+import { checkNoNewPatch, told } from "./interventions/encode.js";
 
 /**
  * @typedef {import("./gpu/run.js").Run} Run
@@ -126,6 +127,8 @@ export class QueuedRun {
     this.isCancelled = false;
     this.position = 0;
     this.since = performance.now();
+    /** Until the engine has the run: it is paused or not, and has steps to write. */
+    this.pace = new RunPace(request.pace);
   }
 
   start() {
@@ -133,6 +136,7 @@ export class QueuedRun {
     try {
       this.run = this.queue.engine.submit({
         ...this.request,
+        pace: this.pace.rate,
         asked: this.since,
         onEvent: (event) => this.onEngineEvent(event),
       });
@@ -141,6 +145,8 @@ export class QueuedRun {
       throw error;
     }
     if (this.isCancelled) this.run.cancel();
+    else if (this.pace.rate === 0 && this.pace.end)
+      this.run.update(null, null, null, { steps: this.pace.end });
   }
 
   startOrFail() {
@@ -186,7 +192,7 @@ export class QueuedRun {
   }
 
   /**
-   * As `update` of gpu/run.js. A run that waits has not written anything that could be paused.
+   * As `update` of gpu/run.js. A run that waits has not written anything: it has no preview.
    *
    * @param {Record<string, number | null>} changes
    * @param {boolean | null} capture
@@ -196,17 +202,22 @@ export class QueuedRun {
   update(changes, capture, encoded = null, pace = null) {
     if (this.run) return this.run.update(changes, capture, encoded, pace);
     const { request } = this;
+    const { rate } = this.pace;
+    if (encoded) checkNoNewPatch(request.interventions.requested, encoded.requested);
+    if (pace) this.pace.change(pace, 0);
     if (encoded) request.interventions.changeWaiting(encoded);
     const params = { ...request.params, ...changes };
-    const rate = pace?.pace === undefined ? request.pace : pace.pace;
-    this.request = { ...request, params, capture: capture ?? request.capture, pace: rate };
+    this.request = { ...request, params, capture: capture ?? request.capture };
+    const isNewPace = this.pace.rate !== rate;
+    const hasSettings = Object.keys(changes).length > 0 || capture !== null || encoded !== null;
+    if (pace && !hasSettings && !isNewPace) return undefined;
     return this.onEvent({
       type: "updated",
       index: 0,
       params: toldParams(params),
       capture: this.request.capture,
       ...(encoded && { reach: told(encoded.requested) }),
-      ...(rate !== request.pace && { pace: rate }),
+      ...(isNewPace && { pace: this.pace.rate }),
     });
   }
 
