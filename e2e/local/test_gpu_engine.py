@@ -120,6 +120,39 @@ def test_the_wait_for_other_runs_is_in_the_times_of_a_run(small: LocalEnginePage
     assert tokens_of(second)[0]["times"]["interval"] >= waited
 
 
+FAIL_ONCE = """() => {
+  const { queue, slots } = engine;
+  for (const slot of slots.texts.keys()) slots.evict(slot, 0); // else another has the prompt, too
+  const failed = (result) => {
+    const samples = result.samples.map((sample) => ({ ...sample, logprob: NaN }));
+    return { ...result, samples };
+  };
+  let n = 0;
+  queue.submit = async (...step) => {
+    const { result } = await Object.getPrototypeOf(queue).submit.apply(queue, step);
+    n += 1;
+    return { result: n === 3 ? result.then(failed) : result };
+  };
+}"""
+
+
+@pytest.mark.quick
+def test_a_text_whose_output_is_not_a_number_is_computed_anew(small: LocalEnginePage) -> None:
+    """Its keys and values may be the fault, so another try must not find them."""
+    prompt = SMALL.texts[0].prompt_ids
+    asked = request(prompt, temperature=0, max_tokens=6)
+    small.page.evaluate(FAIL_ONCE)
+    try:
+        [broken] = small.run(asked)
+    finally:
+        small.page.evaluate("delete engine.queue.submit")
+    assert broken[-1]["reason"] == "error"
+    assert "is not a number" in broken[-1]["message"]
+    [again] = small.run(asked)
+    assert ids_of(again) == SMALL.texts[0].greedy_ids[:6]
+    assert again[-1]["timings"]["cache_n"] == 0
+
+
 LOSE = """async () => {
   const { LocalEngine } = await import("/static/js/local/gpu/engine.js");
   let lose;

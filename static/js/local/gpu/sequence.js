@@ -72,6 +72,7 @@ export class Sequence {
     this.nSubmitted = 0; // samples submitted
     this.nWritten = 0; // samples read
     this.finished = false;
+    this.keepsCache = true; // others may use its keys and values
     this.updates = updates;
     this.nApplied = 0;
     this.events = new RunEvents(ids, params.stop, text, limits, onEvent);
@@ -115,8 +116,9 @@ export class Sequence {
     return new CachedText(this.ids.slice(0, n), this.interventions.schedule.spans);
   }
 
-  /** The tokens whose keys and values are on the device or on their way. */
+  /** The tokens whose keys and values are on the device or on their way, and may be used again. */
   get computed() {
+    if (!this.keepsCache) return this.upTo(0);
     const n = this.prefilling || !this.nSubmitted ? this.nPrefilled : this.nextPosition;
     return this.upTo(Math.min(n, this.ids.length - Number(this.previewing)));
   }
@@ -257,6 +259,7 @@ export class Sequence {
   write(sample, row, result) {
     if (this.finished) return;
     if (!Number.isFinite(sample.logprob)) {
+      this.keepsCache = false;
       this.end("error", NOT_A_NUMBER);
       return;
     }
