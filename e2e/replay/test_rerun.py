@@ -238,6 +238,39 @@ def test_a_line_that_breaks_ends_it(
     expect(made.again).to_be_enabled(timeout=15_000)
 
 
+HOLD_FRAMES = """() => {
+  const [draw, held] = [window.requestAnimationFrame, []];
+  window.requestAnimationFrame = (draws) => held.push(draws);
+  window.releaseFrames = () => {
+    window.requestAnimationFrame = draw;
+    for (const draws of held) draw(draws);
+  };
+}"""
+"""Draws nothing until `releaseFrames`, as in a tab that is hidden."""
+
+
+def test_a_line_that_is_renewed_in_a_hidden_tab_ends_it(
+    page: Page, site: Callable[..., Site], story: dict[str, Any]
+) -> None:
+    play = Playground(page, site(delay=DELAY))
+    play.route_sockets()
+    play.open()
+    made = play.playback.open_json(story)
+    made.again.click()
+    expect(made.said).to_contain_text("all the same so far")
+    page.evaluate(HOLD_FRAMES)
+    n_ready = len(ready_statuses(play.messages))
+    play.cut()
+    until(page, lambda: len(ready_statuses(play.messages)) > n_ready, "the engine again")
+    page.evaluate("() => window.releaseFrames()")
+    expect(made.said).to_have_text(re.compile("^The connection to the engine was lost after"))
+    expect(made.again).to_be_enabled()
+
+
+def ready_statuses(messages: MessageLog) -> list[dict[str, Any]]:
+    return [m for m in messages.received if m["type"] == "status" and m["state"] == "ready"]
+
+
 @pytest.mark.parametrize(
     ("room", "words", "tone"),
     [

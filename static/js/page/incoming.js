@@ -7,6 +7,7 @@ import { connect, send, notifyListener } from "../net/connection.js";
 import { followedRun, onFollowedError, onTakenAlready, resumeFollowed, unfollow } from "../net/followed-runs.js";
 import { scales, useScales } from "../turns/metrics.js";
 import { recordInterval } from "../panels/overhead.js";
+import { loseRerun } from "../replay/rerun.js";
 import { restore, save, saveSoon } from "../turns/persist.js";
 import { keepNow, keepSoon } from "../conversations/keeper.js";
 import { restoreKept, restoreLeftConversations } from "../conversations/library.js";
@@ -67,6 +68,7 @@ function onConnection(connection, retryAt, message = "") {
   if (connection !== "open") {
     pauseRefill();
     rejectAll();
+    loseRerun();
   }
 }
 

@@ -4,7 +4,7 @@ import { all, byId, el, inputOf, one, setText, setVars } from "../ui/dom.js";
 import { pause, play, playing, setSpeed, syncTime } from "./playback-clock.js";
 import { count, tokenLabel } from "../ui/format.js";
 import { leave, seekToken } from "./replay.js";
-import { setUpReplayRerun, stopRerun, whyNotRerunnable, rerunReplay } from "./rerun.js";
+import { stopRerun, whyNotRerunnable, rerunReplay } from "./rerun.js";
 import { on, state } from "../state.js";
 
 const bar = byId("playback");
@@ -28,7 +28,6 @@ export function setUpPlaybackBar() {
   speed.addEventListener("change", (event) => setSpeed(Number(inputOf(event).value)));
   byId("playback-rerun").addEventListener("click", () => (stopRerun() ? null : again()));
   byId("playback-leave").addEventListener("click", closeReplay);
-  setUpReplayRerun();
   on("replay connection", draw);
 }
 

@@ -14,7 +14,7 @@ import { seek } from "./replay.js";
 import { isToken } from "./file.js";
 import { newId } from "../net/new-id.js";
 import { encode } from "../net/socket.js";
-import { changed, hasEngine, liveState, on, setState, state } from "../state.js";
+import { changed, hasEngine, liveState, setState, state } from "../state.js";
 import { showAnswer } from "../view.js";
 
 /**
@@ -94,14 +94,13 @@ export function stopRerun() {
   return true;
 }
 
-export function setUpReplayRerun() {
-  on("connection", () => {
-    const rerun = state.replay?.rerun;
-    if (!rerun?.running || hasEngine()) return;
-    listenTo(rerun.answer.segment?.id ?? "", null);
-    const written = plural(rerun.matching, "token");
-    end(rerun, `The connection to the engine was lost after ${written}.`, "bad");
-  });
+/** End the rerun: its events come over a connection that is gone. */
+export function loseRerun() {
+  const rerun = state.replay?.rerun;
+  if (!rerun?.running) return;
+  listenTo(rerun.answer.segment?.id ?? "", null);
+  const written = plural(rerun.matching, "token");
+  end(rerun, `The connection to the engine was lost after ${written}.`, "bad");
 }
 
 // ---- request ----------------------------------------------------------------------------------
