@@ -25,6 +25,12 @@ TEXT_OF = """(node) => {
 }"""
 
 
+LOAD_AS = """async (fields) => {
+  const { setState, state } = await import("/static/js/state.js");
+  setState({ hello: { ...state.hello, model: { ...state.hello.model, ...fields } } });
+}"""
+
+
 class Playground:
     """Page object of the playground of a site.
 
@@ -156,6 +162,11 @@ class Playground:
         expect(self.page.locator("body")).not_to_have_attribute(
             "data-writing", "", timeout=TIMEOUT_MS
         )
+
+    def load_as(self, **model: Any) -> None:
+        """Tell the page that a model was loaded that has other fields of `ModelInfo`."""
+        self.page.evaluate(LOAD_AS, model)
+        self.page.evaluate(TWO_FRAMES)
 
     # ---- reading -----------------------------------------------------------------------------
 

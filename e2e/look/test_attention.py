@@ -384,6 +384,28 @@ def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     assert len(positions) <= 34, "what was answered before the panel closed was kept"
 
 
+def test_the_mean_over_tokens_is_measured_again_if_the_weights_are_stored_otherwise(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play, look, messages = fake_run(page, site(), n=6)
+    look.open("attention")
+    expect(page.locator(".aw.on")).to_have_count(1)
+    page.get_by_role("button", name=re.compile("Mean over 32")).click()
+    mean = page.locator(".at-help")
+    expect(mean).to_contain_text("Mean over tokens")
+    before = asked(messages, "attention_from")
+    play.load_as(dtype="q8")
+    positions = {question["position"] for question in before}
+    until(
+        page,
+        lambda: (
+            {q["position"] for q in asked(messages, "attention_from")[len(before) :]} == positions
+        ),
+        "the questions to the other weights",
+    )
+    expect(mean).to_contain_text("Mean over tokens")
+
+
 def test_while_a_run_writes_what_looked_at_a_token_is_asked_on_demand(
     page: Page, site: Callable[..., Site]
 ) -> None:

@@ -13,6 +13,7 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.look.test_tokens import show
 from e2e.site import Site
+from e2e.waiting import until
 from gpu.inspection.requests import Embedding, Neighbours
 from tests.app.fake_encoder import INFO, ids_of
 from tests.app.fake_inspection import fake_encoded
@@ -93,6 +94,25 @@ def test_many_lines_are_cut_and_equal_ones_have_a_plane(
     )
     expect(look.panel.locator(".tk-cosines tbody tr")).to_have_count(16)
     expect(look.panel.get_by_text("The first 16 lines are compared.")).to_be_visible()
+
+
+@pytest.mark.parametrize("name", ["Embeddings", "Neighbours"])
+def test_vectors_of_weights_that_are_stored_otherwise_are_asked_again(
+    page: Page, site: Callable[..., Site], name: str
+) -> None:
+    posted: list[str] = []
+    page.on("request", lambda request: posted.append(request.url))
+    play = open_page(page, site())
+    look = show(play, name)
+
+    def n_asked() -> int:
+        sent = [m["question"]["kind"] for m in play.messages.sent if m["type"] == "inspect"]
+        return sent.count("neighbours") + len([u for u in posted if "/v1/embeddings" in u])
+
+    expect(look.source).to_contain_text("Computed by")
+    assert n_asked() == 1
+    play.load_as(dtype="q8")
+    until(page, lambda: n_asked() == 2, "the question to the other weights")
 
 
 @pytest.mark.quick

@@ -50,12 +50,6 @@ def test_when_a_token_is_the_top_guess(
     assert says in found["says"]
 
 
-STORED_OTHERWISE = """async () => {
-  const { setState, state } = await import("/static/js/state.js");
-  setState({ hello: { ...state.hello, model: { ...state.hello.model, dtype: "q8" } } });
-}"""
-
-
 @pytest.mark.parametrize("name", ["lens", "attention", "forward"])
 def test_a_model_whose_weights_are_stored_otherwise_is_asked_again(
     page: Page, site: Callable[..., Site], name: str
@@ -72,7 +66,7 @@ def test_a_model_whose_weights_are_stored_otherwise_is_asked_again(
     page.evaluate(TWO_FRAMES)
     expect(look.panel).not_to_have_attribute("aria-busy", "true")
     before = n_asked()
-    page.evaluate(STORED_OTHERWISE)
+    play.load_as(dtype="q8")
     until(page, lambda: n_asked() > before, "the question to the other weights")
 
 

@@ -90,6 +90,23 @@ def test_a_closed_panel_reads_no_weights(page: Page, site: Callable[..., Site]) 
     assert len([url for url in asked if "/api/" in url]) == 1, "asked once, then known"
 
 
+def test_the_inventory_of_weights_that_are_stored_otherwise_is_asked_for(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """Also if not *Weights* asked before, but *Words*, which finds tensors by name."""
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    play = open_page(page, site())
+    page.locator("#words-open").click()
+    page.locator("#words-search").fill("mlp.up_proj")
+    expect(page.locator("#words-list li", has_text="A tensor of").first).to_be_visible()
+    page.keyboard.press("Escape")
+    play.load_as(dtype="q8")
+    play.look.open("weights")
+    expect(page.locator(".wt-cell").first).to_be_visible()
+    assert len([url for url in asked if "/api/weights" in url]) == 2
+
+
 def test_areas_are_parameters(look: LookPanel) -> None:
     look.open("weights")
     map = look.panel.locator(".wt-map")

@@ -108,6 +108,9 @@ def test_a_question_finds_its_chunks_and_the_answer_is_measured(
     assert message.endswith(QUESTION)
     check_measured(look, play, served)
     assert violations(page) == []
+    play.load_as(dtype="q8")
+    expect(look.panel.locator(".view-answer .send")).to_have_text("Measure")
+    assert {row["attention"] for row in look.csv()} == {""}
 
 
 def test_a_draft_is_not_sent_in_place_of_the_question(

@@ -49,6 +49,18 @@ def test_each_state_has_the_speed_of_all_its_time(play: Callable[..., Playground
     assert found["on"] == pytest.approx(50, rel=0.05)
 
 
+def test_weights_that_are_stored_otherwise_have_their_own_speed(
+    play: Callable[..., Playground],
+) -> None:
+    site = play()
+    assert speeds(site.page, (41, False, False, 10.0))["off"] == 100
+    site.load_as(dtype="q8")
+    left = site.page.evaluate(
+        "import('/static/js/panels/overhead.js').then(({ speeds }) => speeds())"
+    )
+    assert left == {"off": None, "on": None, "asking": None}
+
+
 def test_an_instrument_asks_still_between_its_questions(play: Callable[..., Playground]) -> None:
     page = play().page
     now_and_then = [(1, True, True, 40.0), (5, True, False, 40.0)] * 6

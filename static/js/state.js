@@ -259,13 +259,13 @@ function flush() {
 export const liveState = () => state.replay?.suspended ?? state;
 
 /**
- * Do two `hello` messages name the same model and device?
+ * Do two `hello` messages name the same model, stored alike, and the same device?
  *
  * @param {ToPage.Hello} a
  * @param {ToPage.Hello} b
  */
 export const sameEngine = (a, b) =>
-  a.model.name === b.model.name && a.device.name === b.device.name;
+  a.model.name === b.model.name && a.model.dtype === b.model.dtype && a.device.name === b.device.name;
 
 /** Is an engine connected and ready? */
 export const hasEngine = () => state.connection === "open" && state.engine.state === "ready";

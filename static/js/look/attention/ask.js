@@ -33,9 +33,10 @@ let asking = "";
 /** The failed `attention_to` query: {key, message}, or null. @type {{key: string, message: string} | null} */
 let trouble = null;
 /**
- * Scores averaged over several tokens, by segment: {scores, from, to}, {done, total} or {message}.
+ * Scores averaged over several tokens, by segment: {scores, from, to}, {done, total} or {message}; `key`: the
+ * `runKey` that they were measured with.
  *
- * @type {WeakMap<Segment, WideScores>}
+ * @type {WeakMap<Segment, {key: string, scores: WideScores}>}
  */
 const wides = new WeakMap();
 
@@ -204,7 +205,10 @@ export async function askBack(sequence) {
 let measuring = null;
 
 /** Scores averaged over several tokens of this run; see `wides`. @param {Pick<Sequence, "segment">} pick */
-export const wide = ({ segment }) => wides.get(segment) ?? null;
+export function wide({ segment }) {
+  const known = wides.get(segment);
+  return known?.key === runKey(segment) ? known.scores : null;
+}
 
 /** Allow another attempt after a failure. @param {Pick<Sequence, "segment">} pick */
 export function retryWide({ segment }) {
@@ -213,12 +217,20 @@ export function retryWide({ segment }) {
 
 /** Measure the mean scores, once per run. @param {Sequence} sequence */
 export async function measureWide({ segment, ids }) {
-  if (wides.has(segment)) return;
+  if (wide({ segment })) return;
   const mine = (measuring = {});
-  /** @param {WideScores} known */
-  const put = (known) => {
-    wides.set(segment, known);
+  const run = runKey(segment);
+  /** @type {{key: string, scores: WideScores} | undefined} */
+  let own;
+  /** @param {WideScores} scores */
+  const put = (scores) => {
+    wides.set(segment, (own = { key: run, scores }));
     changed("look");
+  };
+  const drop = () => {
+    if (wides.get(segment) !== own) return;
+    wides.delete(segment);
+    changed("look"); // the view may be open again, and waits for it
   };
   /** @param {number} position */
   const one = async (position) => {
@@ -228,16 +240,17 @@ export async function measureWide({ segment, ids }) {
   };
   /** @param {number} done @param {number} total */
   const onProgress = (done, total) => {
-    if (measuring === mine) put({ done, total });
-    return measuring === mine;
+    const goesOn = measuring === mine && runKey(segment) === run;
+    if (goesOn) put({ done, total });
+    return goesOn;
   };
   try {
     const found = await measure(ids, one, onProgress);
     if (found) put(found);
-    else wides.delete(segment);
+    else drop();
   } catch (error) {
     if (measuring === mine) put({ message: /** @type {Problem} */ (error).message });
-    else wides.delete(segment);
+    else drop();
   }
 }
 

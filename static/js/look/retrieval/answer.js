@@ -10,7 +10,7 @@ import { count, percent, plural } from "../../ui/format.js";
 import { signed } from "../attribution/list.js";
 import { Measurement } from "../attribution/measure.js";
 import { askOnce } from "../shared/answer-cache.js";
-import { Missing, requireTokens, whyOtherModel } from "../shared/context.js";
+import { Missing, requireTokens, runKey, whyOtherModel } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 import { attentionOf, cachedOf, chunksIn, excerpt } from "./prompt-parts.js";
 
@@ -102,8 +102,7 @@ function shownFrom({ answer }) {
   const why = whyOtherModel(segment);
   if (why) throw new Missing(why);
   const written = answer.tokens.slice(segment.base, segment.base + Math.min(segment.nTokens, MAX_TOKENS));
-  const key = `${state.hello?.model.name} ${segment.id} ${written.length}`;
-  const known = kept.get(key);
+  const known = kept.get(keyOf(segment, written.length));
   if (known) return known;
   const chunks = chunksIn(segment.prompt, files);
   if (!chunks.length) throw new Missing(NO_CHUNKS);
@@ -111,6 +110,9 @@ function shownFrom({ answer }) {
   const measurement = new Measurement({ ids, first: segment.prompt.length }, chunks, "out", { windows: [], nLayers: 0 });
   return { segment, ids, chunks, measurement, shares: null, running: null };
 }
+
+/** @param {Segment} segment @param {number} nTokens of its answer, that are measured */
+const keyOf = (segment, nTokens) => `${runKey(segment)} ${nTokens}`;
 
 // ---- measuring ------------------------------------------------------------------------------------
 
@@ -125,7 +127,7 @@ async function toggle() {
   leaving = shown.running = new AbortController();
   const { signal } = leaving;
   problem = "";
-  kept.set(`${state.hello?.model.name} ${shown.segment.id} ${shown.ids.length - shown.segment.prompt.length}`, shown);
+  kept.set(keyOf(shown.segment, shown.ids.length - shown.segment.prompt.length), shown);
   for (const oldest of kept.keys()) if (kept.size > N_KEPT) kept.delete(oldest);
   changed("look");
   try {

@@ -90,7 +90,7 @@ export const embeddings = {
     const model = usesEncoder ? encoder.name : hello.model.name;
     const pooling = usesEncoder ? {} : { pooling: "mean" };
     const body = { model, input: texts, ...pooling };
-    const asked = JSON.stringify(body);
+    const asked = JSON.stringify([body, usesEncoder ? "" : hello.model.dtype]);
     if (asked !== answered || !found) {
       const { data, usage } = await latest("vectors", body, embed);
       found = compare(texts, data.map(({ embedding }) => embedding), usage.prompt_tokens);

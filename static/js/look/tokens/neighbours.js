@@ -46,7 +46,7 @@ export const neighbours = {
   async show({ hello }) {
     const text = at.field.value;
     if (!text.trim()) throw new Missing("Type a word to see its neighbours.");
-    const asked = JSON.stringify([text, hello.model.name]);
+    const asked = JSON.stringify([text, hello.model.name, hello.model.dtype]);
     if (asked !== answered) {
       found = await latest("neighbours", text, nearest);
       answered = asked;

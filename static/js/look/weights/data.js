@@ -4,6 +4,7 @@
 import { ExportFiles } from "../../local/gpu/export-files.js";
 import { ask } from "../../net/ask.js";
 import { hasServer, isLocal, placeHere } from "../../net/connection.js";
+import { state } from "../../state.js";
 import { Missing } from "../shared/context.js";
 import { checkInventory } from "./check-inventory.js";
 
@@ -27,10 +28,6 @@ class AnswersByKey {
       () => this.#known.delete(key),
     );
     return promise;
-  }
-
-  clear() {
-    this.#known.clear();
   }
 }
 
@@ -80,15 +77,12 @@ async function inventoryHere() {
   return checkInventory(await files.json(inventory), inventory.file);
 }
 
-/** Clear the cache after a change of model, device or storage type. */
-export function forgetAnswers() {
-  inventories.clear();
-  summaries.clear();
-}
-
 /**
+ * The inventory says how the tensors are stored on the device, and what a token reads of them there.
+ *
  * @template T
  * @param {AnswersByKey<T>} answers
  * @param {string} path
  */
-const askOf = (answers, path) => answers.get(path, () => ask(path));
+const askOf = (answers, path) =>
+  answers.get(`${state.hello?.model.dtype} ${state.hello?.device.name} ${path}`, () => ask(path));

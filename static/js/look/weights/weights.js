@@ -4,7 +4,7 @@ import { el } from "../../ui/dom.js";
 import { count } from "../../ui/format.js";
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { changed } from "../../state.js";
-import { askInventory, askSummary, forgetAnswers, whyNoSummaries } from "./data.js";
+import { askInventory, askSummary, whyNoSummaries } from "./data.js";
 import { WeightsDigest } from "./digest.js";
 import { WeightsKinds } from "./kinds.js";
 import { WeightsMap } from "./map.js";
@@ -88,7 +88,6 @@ export function showTensor(hello, name) {
 
 /** Start over for another model, device or storage type. @param {string} id */
 function begin(id) {
-  if (known) forgetAnswers();
   digest?.clear();
   known = id;
   chosen = null;
