@@ -16,7 +16,7 @@ from e2e.look.panel import LookPanel
 from e2e.net.message_log import MessageLog
 from e2e.playground import Playground
 from e2e.site import Site
-from e2e.waiting import TWO_FRAMES
+from e2e.waiting import TWO_FRAMES, until
 from gpu import Tokenizer
 from gpu.inspection.requests import Losses
 
@@ -286,6 +286,23 @@ def test_the_keyboard_moves_among_words_and_the_hardest(
     page.keyboard.press("Enter")
     expect(look.panel.locator(".ls-one .tok-no")).to_have_text(str(hardest + 1))
     expect(look.panel.locator(".ls-tok.on")).to_be_in_viewport()
+
+
+def test_a_text_is_read_again_by_the_model_that_is_loaded_then(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = Playground(page, site()).open()
+    look = play.look.open("loss")
+    read(look, "The fox found a lamp.")
+    expect(look.source).to_contain_text("read by the engine")
+
+    def n_asked() -> int:
+        sent = [m["question"]["kind"] for m in play.messages.sent if m["type"] == "inspect"]
+        return sent.count("losses")
+
+    assert n_asked() == 1
+    play.load_as(dtype="q8")
+    until(page, lambda: n_asked() == 2, "the question to the other weights")
 
 
 def test_texts_that_cannot_be_read_are_told_beside_the_field(

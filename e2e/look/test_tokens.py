@@ -15,6 +15,7 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
+from e2e.waiting import until
 from gpu.text.tokenizer import Tokenizer
 from tests.gpu.text.multilingual import TEXTS
 from tests.tokenizers.train import FAMILIES, FOLDER
@@ -35,6 +36,22 @@ def show(play: Playground, view: str) -> LookPanel:
     look = play.look.open("tokens")
     look.panel.get_by_role("radio", name=view, exact=True).check()
     return look
+
+
+def test_the_prompt_is_cut_again_by_the_tokenizer_of_another_model(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site())
+    play.prompt.fill("The fox found a lamp")
+    look = show(play, "Prompt")
+    expect(look.source).to_contain_text("from the draft")
+
+    def n_asked() -> int:
+        return len([m for m in play.messages.sent if m["type"] == "tokenize"])
+
+    before = n_asked()
+    play.load_as(name="another")
+    until(page, lambda: n_asked() > before, "the question to the other tokenizer")
 
 
 @pytest.mark.quick

@@ -23,7 +23,7 @@ const WHILE_WRITING =
 
 /** Selected text: "answer" or "own"; null: the answer, if there is one. @type {string | null} */
 let wanted = null;
-/** The user's text that was read last, as typed. @type {string | null} */
+/** The user's text that was read last, as typed, and by which model. @type {{typed: string, by: string} | null} */
 let read = null;
 /** The typed text when the typing pause last started. */
 let rested = "";
@@ -139,9 +139,11 @@ async function readOwn(task) {
   if (field.value.trim() === "")
     throw new Unreadable("Type or paste a text to see the loss of each token.");
   const typed = field.value;
-  if (typed === read && reading && !reading.segment) return reading;
+  const { name, dtype } = context.hello.model;
+  const by = `${name} ${dtype}`;
+  if (read?.typed === typed && read.by === by && reading && !reading.segment) return reading;
   const found = await readText(typed, context, task);
-  read = typed;
+  read = { typed, by };
   return found;
 }
 

@@ -34,7 +34,7 @@ let wanted = "draft";
 let source = null;
 /** @type {ToPage.Tokenized | null} */
 let answer = null;
-/** The request that `answer` belongs to, as JSON. */
+/** The request that `answer` belongs to, and the model whose tokenizer it is, as JSON. */
 let answered = "";
 /** @type {HTMLTextAreaElement} */
 let field;
@@ -64,13 +64,14 @@ export const prompt = {
       return "";
     }
     const question = JSON.stringify(shown.question);
+    const asked = JSON.stringify([hello.model.name, question]);
     let cut = answer;
-    if (!cut || question !== answered) {
+    if (!cut || asked !== answered) {
       if (question.length * JSON_GROWTH > hello.limits.message_bytes)
         throw new Missing("This prompt is too long for one request to the server.");
       if (shown.draft) await pause(TYPED_AFTER_MS, signal);
       answer = cut = await latest("tokens", shown.question, tokenize);
-      answered = question;
+      answered = asked;
     }
     drawCut(cut);
     const { run } = shown;
