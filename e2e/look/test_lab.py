@@ -213,6 +213,18 @@ def test_a_text_is_compared_with_itself_piece_by_piece(
     assert violations(page) == []
 
 
+def test_a_text_that_another_model_wrote_is_not_compared(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.001))
+    play.write("A question that is long enough for a prompt of its own", n=30)
+    play.load_as(name="another")
+    run(play, "K and V bits")
+    (first, *_) = [m["question"] for m in play.messages.sent if m["type"] == "inspect"]
+    prompt = [token["id"] for token in play.messages.events("accepted")[0]["prompt"]]
+    assert first["ids"] != prompt[: len(first["ids"])]
+
+
 NEEDLE = "The keeper of the old mill is called Rosalind. "
 ORDER = [0, 100, 50, 25, 75, 12.5, 87.5, 37.5, 62.5]
 MEASURED_MS = 240_000

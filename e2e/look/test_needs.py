@@ -112,6 +112,10 @@ def test_this_machine_is_measured_and_its_run_is_beside_the_bound(
     took = re.search(r"([\d.]+) µs", cache.inner_text())
     assert took is not None
     assert float(took[1]) == pytest.approx(1e6 * moved[0] / 5e10, rel=0.01)
+    look.panel.get_by_label("Model", exact=True).select_option(LLAMA)
+    expect(look.panel.locator(".nd-head")).to_contain_text("70.6 billion parameters")
+    expect(look.panel.get_by_text("The step that writes a token after")).to_be_visible()
+    expect(look.panel.get_by_role("row", name=re.compile("^measured"))).to_have_count(0)
 
 
 def fake_cost(play: Playground) -> tuple[int, int]:

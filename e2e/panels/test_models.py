@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -109,13 +110,21 @@ def test_another_model_is_not_asked_about_what_it_did_not_write(
     site = start_site(process=True, name="first", switch=lambda settings, model: other)
     play = Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
     play.write(n=6)
+    expect(page.locator("#lay-sub")).to_contain_text("dispatches")
     dialog = open_models(page)
     dialog.get_by_role("button", name=f"Load {tale.MIXTURE}").click()
     expect(dialog.get_by_role("status")).to_have_text(f"{tale.MIXTURE} is ready.", timeout=30_000)
     dialog.get_by_role("button", name="Close").click()
-    for name in ("lens", "attention", "forward", "filters"):
+    blocks = page.locator("#r-kv")
+    expect(blocks).to_have_text(re.compile("^0 of "))
+    expect(page.locator("#lay-sub")).not_to_contain_text("dispatches")
+    for name in ("lens", "attention", "forward", "filters", "cache"):
         look = play.look.open(name)
         expect(look.message).to_have_text("Written by first; other is loaded.")
+    play.look.open("timeline")
+    roof = page.locator(".tl-roof .sub span")
+    expect(roof).to_have_text("No roofline: Written by first; other is loaded.")
+    expect(page.get_by_role("button", name="Measure peak rates")).to_have_count(0)
     look = play.look.open("loss")
     expect(look.panel).to_contain_text("Written by first; other is loaded.")
 

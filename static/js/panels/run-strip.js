@@ -7,6 +7,7 @@ import { palette } from "../ui/palette.js";
 import { saveSettings } from "../turns/persist.js";
 import { meanInterval } from "../chat/status-line.js";
 import { workOf } from "../turns/work.js";
+import { whyOtherModel } from "../look/shared/context.js";
 import { on, setState, state } from "../state.js";
 import { pushSettings } from "../turns/live-updates.js";
 import { view } from "../view.js";
@@ -125,7 +126,8 @@ function drawSpark(answer, segment) {
  */
 function drawKv() {
   const limits = state.hello?.limits;
-  const segment = view.answer?.segment;
+  const newest = view.answer?.segment;
+  const segment = newest && whyOtherModel(newest) ? null : newest; // the blocks are of the loaded model
   const [context, width, height] = fitCanvas(byId("kv"));
   if (!limits?.kv_blocks) setText(byId("r-kv"), "");
   if (!limits?.kv_blocks || !width) return;

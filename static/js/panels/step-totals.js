@@ -2,6 +2,7 @@
 
 import { byId, el, setParts, setText, splitBar } from "../ui/dom.js";
 import { clockRounding, count, duration, whyNoTimes } from "../ui/format.js";
+import { whyOtherModel } from "../look/shared/context.js";
 import { on, state } from "../state.js";
 import { focused, focusedToken, view } from "../view.js";
 
@@ -13,13 +14,13 @@ function draw() {
   const token = focusedToken();
   const stats = token?.stats ?? null;
   const times = token && "times" in token ? token.times : null;
-  setParts(byId("lay-sub"), token ? aboutStep(times, stats) : [], ", ");
+  setParts(byId("lay-sub"), token ? aboutStep(times, stats, token.segment) : [], ", ");
   drawGpu(token, stats);
   drawHost(times);
 }
 
-/** @param {ToPage.StepTimes | null} times @param {Stats | null} stats */
-function aboutStep(times, stats) {
+/** @param {ToPage.StepTimes | null} times @param {Stats | null} stats @param {Segment | undefined} segment */
+function aboutStep(times, stats, segment) {
   if (stats?.summary && stats.summary.tokens > 1) return [`mean of ${stats.summary.tokens} tokens`, "heads averaged"];
   if (stats?.summary) return ["old token: heads averaged"];
   const gpu = times?.gpu ?? null;
@@ -35,7 +36,7 @@ function aboutStep(times, stats) {
     ];
   const parts = gpu === null ? [] : [`${duration(gpu)} on the GPU`];
   if (rows > 1) parts.push(`${count(rows)} tokens in the step`);
-  else if (times && state.hello?.dispatches_per_token)
+  else if (times && state.hello?.dispatches_per_token && !whyOtherModel(segment))
     parts.push(`${count(state.hello.dispatches_per_token)} dispatches`);
   return parts;
 }

@@ -6,7 +6,7 @@ import { bytes, count, plural } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { numberOf, pin, point } from "../../view.js";
 import { clipped, hatch, label, rule, ticks } from "../shared/chart.js";
-import { indexAt, positionOf, requireTokens } from "../shared/context.js";
+import { indexAt, Missing, positionOf, requireTokens, whyOtherModel } from "../shared/context.js";
 import { addRow, clearRows, newTable, numeric, shareBar } from "../shared/table.js";
 import { capacityOf, kvLayouts, kvShape, windowsOf } from "./kv-size.js";
 
@@ -89,6 +89,8 @@ function measure(context) {
   const { answer, hello, token, index } = context;
   const segment = token?.segment ?? (token ? answer.promptSegment : answer.segment);
   requireTokens(segment);
+  const why = whyOtherModel(segment); // whose cache has another shape
+  if (why) throw new Missing(why);
   const { limits } = hello;
   const capacity = capacityOf(hello);
   const tokens = Math.min(capacity, Math.max(segment.prefill.done, segment.used - 1));

@@ -8,6 +8,7 @@ import { inspect, tokenize } from "../../net/inspect.js";
 import { newId } from "../../net/new-id.js";
 import { lastTurn, shownAnswer } from "../../state.js";
 import { Answer } from "../../turns/answer.js";
+import { whyOtherModel } from "../shared/context.js";
 
 /** Text that prompts are made of, repeated as often as needed. */
 const TEXT =
@@ -61,7 +62,7 @@ export async function openBench(hello, show) {
 async function text(n) {
   const answer = shownAnswer(lastTurn());
   const segment = answer?.segment;
-  if (answer && segment?.accepted && !segment.edited && !segment.running) {
+  if (answer && segment?.accepted && !segment.edited && !segment.running && !whyOtherModel(segment)) {
     const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
     const tokens = [...segment.prompt, ...written].slice(0, n);
     if (tokens.length >= LEAST) return { tokens, spans: spansUpTo(segment, tokens.length) };

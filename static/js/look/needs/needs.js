@@ -8,7 +8,7 @@ import { changed, state } from "../../state.js";
 import { el, newButton, setText, setVars } from "../../ui/dom.js";
 import { bytes, count, figure, percent, sentence } from "../../ui/format.js";
 import { costsOf, knownPeaks } from "../plan/roofline-costs.js";
-import { Missing } from "../shared/context.js";
+import { Missing, whyOtherModel } from "../shared/context.js";
 import { addRow, clearRows, newTable, shareBar } from "../shared/table.js";
 import {
   BOUND_BY,
@@ -208,7 +208,7 @@ function drawLadder(sizing, chosen, context) {
     return;
   }
   const { device } = chosen;
-  const focused = device.name === THIS ? focusedStep(context) : null;
+  const focused = device.name === THIS && isLoaded(sizing) ? focusedStep(context) : null;
   const step = focused?.cost ?? sizing.decode;
   const rows = ladder(step, device);
   const measured = focused?.ms ?? 0;
@@ -217,6 +217,12 @@ function drawLadder(sizing, chosen, context) {
     row(at.ladder, [level, amount, rate, seconds === null ? "" : time(seconds), (seconds ?? 0) / most]);
   if (measured) row(at.ladder, ["measured", "", "", time(measured / 1000), measured / 1000 / most], true);
   setText(at.ladderWords, `${focused ? wordsOfRun(focused, rows) : wordsOfStep(sizing)} ${aboutCache(step.n_bytes, device)}`);
+}
+
+/** Are these the figures of the loaded model, stored as it is? @param {Answers.Sizing} sizing */
+function isLoaded({ model, dtype, kv }) {
+  const loaded = state.hello?.model;
+  return model === loaded?.name && dtype === loaded.dtype && kv.dtype === loaded.kv_dtype;
 }
 
 /** @param {Answers.Sizing} sizing */
@@ -235,6 +241,7 @@ function wordsOfStep({ users, context, decode, prefill }) {
  */
 function focusedStep({ answer, token, index }) {
   const segment = token && "times" in token ? token.segment : null;
+  if (whyOtherModel(segment)) return null;
   if (!answer || !segment || !token || !("times" in token) || index === null || !knownPeaks()?.flops_per_s) return null;
   const before = segment.prompt.length + index - segment.base - 1;
   const [cost] = costsOf([{ rows: 1, context: before }]) ?? [];

@@ -6,6 +6,7 @@ import { bytes, count, percent, whyNoTimes } from "../../ui/format.js";
 import { palette } from "../../ui/palette.js";
 import { ready, state } from "../../state.js";
 import { label, LabelRow, rule } from "../shared/chart.js";
+import { whyOtherModel } from "../shared/context.js";
 import {
   costsOf,
   costsError,
@@ -77,7 +78,8 @@ export class Roofline {
   draw(segment, tokens, at) {
     const peaks = knownPeaks();
     const timed = timedSteps(segment, tokens);
-    const wanted = peaks?.flops_per_s && !segment.running && timed.length;
+    const isOther = !!whyOtherModel(segment); // the plan is that of the loaded model
+    const wanted = peaks?.flops_per_s && !segment.running && timed.length && !isOther;
     const costs = wanted ? costsOf(timed) : null;
     this.steps = costs ? timed.map((step, i) => ({ ...step, ...costs[i] })) : [];
     this.ask.hidden = !!costs;
@@ -86,23 +88,27 @@ export class Roofline {
   }
 
   /** @param {KnownPeaks | null} peaks @param {Segment} segment @param {TimedStep[]} timed */
-  #say(peaks, { running }, timed) {
+  #say(peaks, segment, timed) {
     const { hello } = state;
-    this.button.hidden = peaks !== null || isMeasuring();
+    const { running } = segment;
+    const other = whyOtherModel(segment);
+    this.button.hidden = peaks !== null || isMeasuring() || !!other;
     this.button.disabled = running || !ready();
-    const why = costsError
-      ? `The roofline is missing: ${costsError}`
-      : isMeasuring()
-        ? "Measuring, about a second …"
-        : peaks === null
-          ? "to draw the roofline. Takes about a second."
-          : !peaks.flops_per_s
-            ? "No roofline: the engine does not run on a GPU."
-            : running
-              ? "The roofline is drawn after the run."
-              : timed.length
-                ? "Computing the cost of each step …"
-                : `No roofline: ${hello ? whyNoTimes(hello.device, false) : ""}.`;
+    const why = other
+      ? `No roofline: ${other}`
+      : costsError
+        ? `The roofline is missing: ${costsError}`
+        : isMeasuring()
+          ? "Measuring, about a second …"
+          : peaks === null
+            ? "to draw the roofline. Takes about a second."
+            : !peaks.flops_per_s
+              ? "No roofline: the engine does not run on a GPU."
+              : running
+                ? "The roofline is drawn after the run."
+                : timed.length
+                  ? "Computing the cost of each step …"
+                  : `No roofline: ${hello ? whyNoTimes(hello.device, false) : ""}.`;
     setText(this.text, why);
   }
 
