@@ -257,6 +257,23 @@ def test_the_same_text_twice_in_a_prompt_is_two_chunks(
     assert page.evaluate(script, texts) == [[2, 4], [3, 6]], "the newest message is the last"
 
 
+def test_chunks_whose_characters_are_split_over_tokens_are_found(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    open_page(page, site())
+    script = """async ([blocks, texts]) => {
+      const { chunksIn } = await import("/static/js/look/retrieval/prompt-parts.js");
+      const files = blocks.map((block) => ({ name: "", block }));
+      const prompt = texts.map((text, id) => ({ id, text }));
+      return chunksIn(prompt, files).map(({ text, from, to }) => [text, from, to]);
+    }"""
+    blocks = ["a, chunk 1:\n灯笼 “ja” 🦊\n", "a, chunk 2:\n狐狸\n"]
+    texts = ["<s>", "a, chunk 1:\n", "灯", *"\ufffd\ufffd", " \ufffd", "\ufffd", "ja", "”", " "]
+    texts += [*"\ufffd\ufffd\ufffd", "\n", "a, chunk 2:", "\n", *"\ufffd" * 6, "\n", "?"]
+    first, second = (block.rstrip() for block in blocks)
+    assert page.evaluate(script, [blocks, texts]) == [[first, 1, 13], [second, 14, 22]]
+
+
 def test_bad_documents_and_questions_are_answered_in_words(
     page: Page, site: Callable[..., Site], cache: Path, allowed_console: list[str]
 ) -> None:

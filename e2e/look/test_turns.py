@@ -75,6 +75,46 @@ def texts_of(accepted: dict[str, Any], chunks: list[dict[str, str]]) -> dict[str
     return texts
 
 
+def test_messages_whose_characters_are_split_are_chunks_of_their_own(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    """And what was moved from another place of the cache was not computed."""
+    Playground(page, site()).open()
+    messages = [("user", "你好"), ("assistant", "“Ja”, sagte 她."), ("user", "é")]
+    texts = ["<s>", "<user>", *"\ufffd" * 4, "<end>", "<model>", *"\ufffd\ufffd", "Ja", "”"]
+    texts += [", sagte ", *"\ufffd\ufffd", ".", "<end>", "<user>", *"\ufffd\ufffd", "<model>"]
+    segment = {
+        "prompt": [{"id": i, "text": text} for i, text in enumerate(texts)],
+        "originalRequest": {
+            "messages": [{"role": role, "content": text} for role, text in messages]
+        },
+        "dropped": [],
+        "toolCalls": [],
+        "accepted": True,
+        "textOnly": None,
+        "timings": None,
+        "nTokens": 5,
+        "nGiven": 0,
+        "promptReused": 3,
+        "promptMoved": [{"first": 8, "end": 12, "source": 40}],
+    }
+    (run,) = page.evaluate(
+        """async (segment) => {
+          const { runsOf } = await import("/static/js/look/timeline/chunks.js");
+          return runsOf([{ role: "model", answers: [{ segments: [segment] }], shown: 0 }]);
+        }""",
+        segment,
+    )
+    assert [(chunk["kind"], chunk["from"], chunk["end"]) for chunk in run["prompt"]] == [
+        ("system", 0, 2),
+        ("user", 2, 8),
+        ("answer", 8, 18),
+        ("user", 18, 21),
+    ]
+    assert [chunk["reused"] for chunk in run["prompt"]] == [2, 1, 4, 0]
+    assert (run["nReused"], run["nMoved"]) == (7, 4)
+
+
 def test_the_strips_say_what_was_reused(page: Page, bundled: Site) -> None:
     """The prefix cache has the first prompt when the result of the call is read."""
     play = Playground(page, bundled).open()

@@ -1,5 +1,7 @@
 // Where the chunks stand in the tokens of a prompt, and which of these came from the KV cache. No DOM access.
 
+import { searchable, textOfTokens } from "../../turns/prompt-text.js";
+
 /**
  * Tokens `from` to `to` (exclusive) of the prompt, which have the text `text`.
  *
@@ -15,27 +17,17 @@
  * @returns {PromptChunk[]}
  */
 export function chunksIn(prompt, files) {
-  /** @type {number[]} */
-  const ends = [];
-  let whole = "";
-  for (const { text } of prompt) {
-    whole += text;
-    ends.push(whole.length);
-  }
-  /** The first token that ends after a character. @param {number} place */
-  const tokenAt = (place) => {
-    const found = ends.findIndex((end) => end > place);
-    return found < 0 ? prompt.length : found;
-  };
-  const blocks = files.map(({ block }) => block.trimEnd());
+  const { text: whole, firstOf, lastOf } = textOfTokens(prompt);
   let after = whole.length; // the newest message is the last: look for its chunks from the end
   /** @type {PromptChunk[]} */
   const found = [];
   for (let i = files.length - 1; i >= 0; i -= 1) {
-    const start = whole.lastIndexOf(blocks[i], after - 1);
+    const text = files[i].block.trimEnd();
+    const wanted = searchable(text);
+    const start = whole.lastIndexOf(wanted, after - 1);
     if (start < 0) continue;
     after = start;
-    found.unshift({ name: files[i].name, text: blocks[i], from: tokenAt(start), to: tokenAt(start + blocks[i].length - 1) + 1 });
+    found.unshift({ name: files[i].name, text, from: firstOf(start), to: lastOf(start + wanted.length - 1) + 1 });
   }
   return found;
 }

@@ -5,6 +5,7 @@
 // chat template writes before a content counts to the chunk before it.
 
 import { shownAnswer } from "../../state.js";
+import { searchable, textOfTokens } from "../../turns/prompt-text.js";
 
 /** Letters and names of the kinds of chunks, in the order of a turn with a call. @type {Record<ChunkKind, [letter: string, name: string]>} */
 export const KINDS = {
@@ -17,7 +18,6 @@ export const KINDS = {
 
 /** Longest part of a content that is searched for. */
 const NEEDLE = 200;
-const NOT_WHOLE = "\uFFFD";
 
 /**
  * Return the runs of a conversation whose tokens are here: see `ChunkedRun`.
@@ -39,11 +39,9 @@ export function runsOf(turns) {
 
 /** @param {Segment} segment @param {number} turn @param {number | null} toolMs @returns {ChunkedRun} */
 function runOf(segment, turn, toolMs) {
-  const { timings, nTokens, nGiven, promptReused, toolCalls } = segment;
-  const prompt = chunksOf(segment).map((chunk) => ({
-    ...chunk,
-    reused: Math.max(0, Math.min(chunk.end, promptReused) - chunk.from),
-  }));
+  const { timings, nTokens, nGiven, promptReused, promptMoved, toolCalls } = segment;
+  const inCache = [{ first: 0, end: promptReused }, ...promptMoved];
+  const prompt = chunksOf(segment).map((chunk) => ({ ...chunk, reused: sharedBy(chunk, inCache) }));
   /** @type {ChunkKind} */
   const written = toolCalls.length ? "call" : "answer";
   return {
@@ -51,13 +49,18 @@ function runOf(segment, turn, toolMs) {
     written,
     prompt,
     nPrompt: segment.prompt.length,
-    nReused: promptReused,
+    nReused: sharedBy({ from: 0, end: segment.prompt.length }, inCache),
+    nMoved: sharedBy({ from: 0, end: segment.prompt.length }, promptMoved),
     nWritten: nTokens - nGiven,
     readMs: timings?.prompt_ms ?? null,
     writeMs: timings?.predicted_ms ?? null,
     toolMs,
   };
 }
+
+/** Number of the tokens of a chunk that are in some of `spans`. @param {{from: number, end: number}} chunk @param {{first: number, end: number}[]} spans */
+const sharedBy = (chunk, spans) =>
+  spans.reduce((sum, { first, end }) => sum + Math.max(0, Math.min(chunk.end, end) - Math.max(chunk.from, first)), 0);
 
 /**
  * Return the chunks of a run's prompt, without gaps: {kind, from, end}, tokens from … end − 1.
@@ -70,16 +73,16 @@ export function chunksOf(segment) {
   const { messages } = segment.originalRequest;
   const nPrompt = prompt.length;
   if (!messages) return [{ kind: "user", from: 0, end: nPrompt }];
-  const { text, startOf } = textOf(prompt);
+  const { text, firstOf } = textOfTokens(prompt);
   /** @type {Chunk[]} */
   const found = [];
   let [before, end] = [text.length, nPrompt];
   for (const message of messages.filter((_, i) => !dropped.includes(i)).reverse()) {
     if (message.role === "system") continue; // it is in the first chunk, with the tools
-    const at = lastPlace(text, needleOf(message), before);
+    const at = text.slice(0, before).lastIndexOf(searchable(needleOf(message)));
     if (at < 0) continue;
     before = at;
-    const from = startOf(at);
+    const from = firstOf(at);
     if (from < end) found.push({ kind: kindOf(message), from, end });
     end = Math.min(end, from);
   }
@@ -98,36 +101,6 @@ function kindOf({ role, tool_calls: calls }) {
 function needleOf({ content, tool_calls: calls }) {
   const whole = content.trim() || `"${calls?.[0]?.function.name ?? ""}"`;
   return whole.slice(0, NEEDLE);
-}
-
-/**
- * The last place of `needle` before character `before`, or −1. Tokens that end inside a character have
- * no text of their own, so the part before the first such character is searched for, too.
- *
- * @param {string} text
- * @param {string} needle
- * @param {number} before
- */
-function lastPlace(text, needle, before) {
-  const room = text.slice(0, before);
-  const at = room.lastIndexOf(needle);
-  if (at >= 0 || !text.includes(NOT_WHOLE)) return at;
-  const [ascii] = /^[\x20-\x7e]*/.exec(needle) ?? [""];
-  return ascii.length > 2 ? room.lastIndexOf(ascii) : -1;
-}
-
-/** The text of tokens, and the number of the token that has a character. @param {ToPage.TokenText[]} tokens */
-function textOf(tokens) {
-  /** @type {number[]} */
-  const ends = [];
-  let text = "";
-  for (const token of tokens) {
-    text += token.text;
-    ends.push(text.length);
-  }
-  /** @param {number} at */
-  const startOf = (at) => ends.findIndex((end) => end > at);
-  return { text, startOf };
 }
 
 /**

@@ -69,7 +69,9 @@ function describe() {
     `writing ${duration(write)}`,
     ...(runs.some(({ toolMs }) => toolMs !== null) ? [`tools ${duration(tools)}`] : []),
   ];
-  return `${plural(runs.length, "answer")}: ${times.join("; ")}. ${count(reused)} of ${count(all)} prompt tokens were reused from the prefix cache.`;
+  const moved = runs.reduce((sum, { nMoved }) => sum + nMoved, 0);
+  const where = moved ? `the KV cache, ${count(moved)} of them moved from other texts` : "the prefix cache";
+  return `${plural(runs.length, "answer")}: ${times.join("; ")}. ${count(reused)} of ${count(all)} prompt tokens were reused from ${where}.`;
 }
 
 /** @param {ChunkedRun} run @param {number} i @param {number} most */

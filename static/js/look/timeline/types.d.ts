@@ -53,7 +53,9 @@ interface ChunkedRun {
   written: ChunkKind;
   prompt: (Chunk & { reused: number })[];
   nPrompt: number;
+  /** Found in the KV cache, `nMoved` of them at another place. */
   nReused: number;
+  nMoved: number;
   nWritten: number;
   readMs: number | null;
   writeMs: number | null;
