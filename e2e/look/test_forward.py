@@ -17,6 +17,8 @@ from e2e.playground import Playground
 from e2e.site import Site
 from gpu import Engine
 from gpu.inspection.requests import Answer, ForwardPass
+from tests.gpu.models import random_models
+from tests.serving import serving
 
 LINES = [
     "W_E lookup", "layers 0 … 1", "norm1", "W_Q, W_K, W_V", "RoPE", "q · k / √d_head", "softmax",
@@ -99,6 +101,34 @@ def test_every_line_has_the_numbers_of_the_engine(
     line(page, "draw")
     following = bundled_engine.tokenizer.piece(ids[at + 1]).strip()
     expect(page.locator('[data-line="draw"] .fw-note')).to_contain_text(f"Drawn: “{following}”")
+
+
+@pytest.mark.parametrize(
+    ("name", "lookup", "positions"),
+    [
+        ("gpt2", "W_E[token] + W_pos[position]", "no RoPE: this layer has no rotary positions"),
+        ("granite", "W_E[token] · 12.0", "RoPE: query and key, rotated by the token’s position"),
+    ],
+)
+def test_positions_and_factors_are_those_of_the_model(
+    page: Page, name: str, lookup: str, positions: str
+) -> None:
+    with serving("--model", random_models.folder(name)) as url:
+        play = Playground(page, url=url).open()
+        play.write(n=4)
+        look = play.look.open("forward")
+        line(page, "embedding")
+        expect(page.locator('[data-line="embedding"] figcaption b')).to_have_text(lookup)
+        steps = {row["step"]: row["what"] for row in look_at_all(look)}
+        step, what = positions.split(": ")
+        assert steps[step].startswith(what)
+
+
+def look_at_all(look: LookPanel) -> list[dict[str, str]]:
+    """Return the rows of all lines: those of one are saved while it is open."""
+    for button in look.page.locator('.fw-line > button[aria-expanded="true"]').all():
+        button.click()
+    return look.csv()
 
 
 # ---- driving it ------------------------------------------------------------------------------

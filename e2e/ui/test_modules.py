@@ -92,6 +92,7 @@ def test_numbers_are_written_for_people(call: Call) -> None:
         ("duration", [840], "840 ms"),
         ("duration", [2950], "2.95 s"),
         ("duration", [200_000], "3 min 20 s"),
+        ("duration", [119_700], "2 min 0 s"),
         ("bytes", [65536], "65.5 KB"),
         ("bytes", [999_700], "1.0 MB"),
         ("bytes", [8_400_000], "8.4 MB"),

@@ -68,6 +68,9 @@ def forward_reading(
         "scale": scale,
         "softcap": config.attn_logit_softcap,
         "activation": config.activation,
+        "rope": config.rope_of(question.layer) is not None,
+        "learned_positions": config.rotary_dim == 0,
+        "embedding_scale": config.embedding_scale,
         "parallel": config.parallel_residual,
         "post_norms": layer.has_post_norms,
     }

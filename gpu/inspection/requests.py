@@ -117,8 +117,10 @@ class ForwardPass(_Question, frozen=True, tag="forward"):
                          `VECTORS` alone, most likely first
     near_logits, near_probabilities  (6, top)
     info                 "layer", "head", "kv_head", "first_key" (position of the first of `keys`),
-                         "scale", "softcap" (null: none), "activation", "parallel" (the MLP reads
-                         the stream before the layer), "post_norms" (updates are normed)
+                         "scale", "softcap" (null: none), "activation", "rope" (the layer has
+                         rotary positions), "learned_positions" (vectors that are added to the
+                         embeddings), "embedding_scale", "parallel" (the MLP reads the stream
+                         before the layer), "post_norms" (updates are normed)
 
     Arrays of what the layer does not have are left out: norms, the gate, or all four of the MLP
     with experts.

@@ -100,13 +100,17 @@ function before({ arrays, info }) {
     reads: NOTHING,
     parts: /** @type {Part[]} */ (info.layer ? [{ near: NEAR.pre }] : []),
   };
+  const { embedding_scale: scale, learned_positions: isLearned } = info;
+  const times = scale === 1 ? "" : figure(scale);
   const lookup = {
     key: "embedding",
-    name: "W_E lookup",
-    what: "the token’s row of the embedding matrix: the residual stream begins",
-    vectors: whole(arrays, "embedding", "W_E[token]"),
+    name: isLearned ? "W_E, W_pos lookup" : "W_E lookup",
+    what:
+      `the token’s row of the embedding matrix${times && `, times ${times}`}` +
+      `${isLearned ? ", and that of its position" : ""}: the residual stream begins`,
+    vectors: whole(arrays, "embedding", `W_E[token]${times && ` · ${times}`}${isLearned ? " + W_pos[position]" : ""}`),
     shape: width,
-    ops: ["embed"],
+    ops: ["embed", "positions"],
     reads: (/** @type {TensorEntry} */ { kind }) => kind === "embedding",
     parts: /** @type {Part[]} */ (info.layer ? [] : [{ near: NEAR.pre }]),
   };
@@ -151,9 +155,14 @@ function attention(place) {
     },
     {
       key: "rope",
-      name: "RoPE",
-      what: "query and key, rotated by the token’s position; the key goes to the cache",
-      vectors: [...ofHead(arrays, "rot_q", head, "q rotated"), { name: "k in the cache", values: key }],
+      name: info.rope ? "RoPE" : "no RoPE",
+      what: info.rope
+        ? "query and key, rotated by the token’s position; the key goes to the cache"
+        : "this layer has no rotary positions; the key goes to the cache",
+      vectors: [
+        ...ofHead(arrays, "rot_q", head, info.rope ? "q rotated" : "q that is compared"),
+        { name: "k in the cache", values: key },
+      ],
       shape: arrays.rot_q.shape,
       ops: qkv,
       reads: readBy(place, "norm", "attn.qk_norm_rope"),
