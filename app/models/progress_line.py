@@ -18,11 +18,13 @@ LINE_SECONDS = 10.0
 
 
 class ProgressLine:
-    """Line on the terminal that shows the latest text. `close` ends the line."""
+    """Line on the terminal that shows the latest text. `close` ends the line. What it tells of goes
+    on without a terminal: one that is closed meanwhile gets no more, and one that was never there
+    nothing."""
 
     def __init__(self, out: TextIO | None = None) -> None:
-        self._out = out or sys.stderr
-        self._rewrites = self._out.isatty()
+        self._out: TextIO | None = out or sys.stderr  # None if it was closed before the start
+        self._rewrites = self._out is not None and self._out.isatty()
         self._width = 0
         self._shown = float("-inf")
 
@@ -31,18 +33,25 @@ class ProgressLine:
             text = text[
                 : shutil.get_terminal_size().columns - 1
             ]  # a wrapped line cannot be rewritten
-            self._out.write("\r" + text.ljust(self._width))
+            self._write("\r" + text.ljust(self._width))
             self._width = len(text)
         elif time.monotonic() - self._shown >= LINE_SECONDS:
-            self._out.write(text + "\n")
+            self._write(text + "\n")
             self._shown = time.monotonic()
-        self._out.flush()
 
     def close(self) -> None:
         if self._width:
-            self._out.write("\n")
-            self._out.flush()
+            self._write("\n")
             self._width = 0
+
+    def _write(self, text: str) -> None:
+        if self._out is None:
+            return
+        try:
+            self._out.write(text)
+            self._out.flush()
+        except (OSError, ValueError):  # ValueError: closed in this process
+            self._out = None
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from app import tale
 from app.engine.supervisor import Fetch, SupervisedEngine
 from app.models.find_model import Model
 from app.models.hub_errors import HubError
-from app.models.progress_line import ProgressLine, fetch_with_line
+from app.models.progress_line import ProgressLine, fetch_with_line, transfer_line
 from app.models.transfer import Cancelled, Transfer
 from app.protocol.messages import Status
 from gpu import DtypeChoice, Tokenizer
@@ -128,6 +128,24 @@ def test_progress_in_a_log_file_is_few_lines() -> None:
         line.show(f"text {number}")
     line.close()
     assert out.getvalue() == "text 0\n"
+
+
+class ClosedTerminal(Terminal):
+    def write(self, text: str) -> int:
+        raise BrokenPipeError
+
+
+@pytest.mark.parametrize("stderr", [None, ClosedTerminal()], ids=["never there", "closed"])
+def test_a_download_goes_on_without_a_terminal(
+    monkeypatch: pytest.MonkeyPatch, stderr: io.StringIO | None
+) -> None:
+    """As with `2>&-`, and after the window was closed."""
+    monkeypatch.setattr("sys.stderr", stderr)
+    heard: list[Transfer] = []
+    with transfer_line(heard.append) as show:
+        show(HALF)
+        show(HALF)
+    assert heard == [HALF, HALF]
 
 
 def test_a_cached_model_prints_no_progress(capsys: pytest.CaptureFixture[str]) -> None:
