@@ -98,6 +98,7 @@ class UpstreamRun:
         self._first = self._last = 0.0  # seconds from the beginning to the first and last token
         self._reason: Reason | None = None
         self._told: Chunk = Chunk()  # the last usage and timings
+        self._n_before_told = 0  # tokens of the answer in the prompt of their stream
 
     def start(self) -> UpstreamRun:
         """Begin, and return once the upstream has accepted the request or is taking its time.
@@ -234,9 +235,14 @@ class UpstreamRun:
             exchange.release()
 
     @property
+    def _n_counted(self) -> int:
+        """Tokens of the answer as the upstream counts them."""
+        return len(self._written) - self._n_rest
+
+    @property
     def _is_full(self) -> bool:
-        """Whether the upstream has written as many tokens as were asked for, as it counts them."""
-        return len(self._written) - self._n_rest >= self._request.params.max_tokens
+        """Whether the upstream has written as many tokens as were asked for."""
+        return self._n_counted >= self._request.params.max_tokens
 
     def _body(self, request: Request) -> tuple[str, dict[str, Any]]:
         """Return route and body of a stream that goes on after what is written."""
@@ -249,6 +255,7 @@ class UpstreamRun:
         stops = StopMatcher[tuple[int, WrittenToken]](
             self._request.params.stop if dialect.native else ()
         )
+        n_before = self._n_counted
         response = exchange.open_stream(path, body)
         if not dialect.native:
             self._open()
@@ -257,7 +264,7 @@ class UpstreamRun:
                 raise stream_error(chunk.error, begun=bool(self._written) or not dialect.native)
             self._open()
             if chunk.usage is not None or chunk.timings is not None:
-                self._told = chunk
+                self._told, self._n_before_told = chunk, n_before
             for choice in chunk.choices[:1]:
                 for id, token in self._tokens(chunk):
                     found, stopped = stops.push((id, token), token.text)
@@ -418,17 +425,18 @@ class UpstreamRun:
     def _n_prompt(self) -> int:
         """Tokens of the prompt as the upstream counts them, if it says so."""
         usage = self._told.usage
-        if usage is None or usage.prompt_tokens < 0:
+        if usage is None or usage.prompt_tokens < self._n_before_told:
             return len(self._request.ids)
-        return usage.prompt_tokens
+        return usage.prompt_tokens - self._n_before_told
 
     def _timings(self) -> Timings:
-        """Return what the upstream said about the last stream, and what was measured here."""
+        """Return what the upstream said, unless it was about a part of the answer only, and what
+        was measured here."""
         n, first = len(self._written), self._first
         first -= self._paced_before_first
         seconds = self._last - self._paced - first
-        usage = self._told.usage
-        cached = 0 if usage is None else usage.n_cached
+        told = Chunk() if self._n_before_told else self._told
+        cached = 0 if told.usage is None else told.usage.n_cached
         n_computed = max(0, self._n_prompt - cached)
         measured = Timings(
             cache_n=cached,
@@ -443,10 +451,9 @@ class UpstreamRun:
             tpot_ms=1e3 * seconds / max(1, n - 1),
             paced_ms=1e3 * self._paced,
         )
-        said = self._told.timings or {}
-        told = {k: v for k, v in said.items() if k in TIMINGS and _is_measured(v)}
+        said = {k: v for k, v in (told.timings or {}).items() if k in TIMINGS and _is_measured(v)}
         try:
-            return msgspec.convert(msgspec.structs.asdict(measured) | told, Timings)
+            return msgspec.convert(msgspec.structs.asdict(measured) | said, Timings)
         except msgspec.ValidationError:
             return measured
 

@@ -381,6 +381,31 @@ def test_scheduled_changes_act_at_their_tokens(connect: Connect, stand_in: Stand
     assert words_of(written) == [*WORDS[:3], *WORDS[:3]]
 
 
+def test_a_text_that_goes_on_in_another_stream_has_one_prompt(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    """What is written is a part of the other stream's prompt there, and in its cache."""
+
+    def answer(handler: Handler) -> None:
+        n = len(handler.body["prompt"].split())
+        details = {"cached_tokens": n - 1}
+        handler.stream(WORDS, usage={"prompt_tokens": n, "prompt_tokens_details": details})
+
+    stand_in.answer = answer
+    engine = connect("llamacpp")
+    prompt = "Once there was"
+    whole = write(engine, text(engine, prompt), max_tokens=6).of(Done)[0]
+    assert (whole.prompt_tokens, whole.timings.cache_n, whole.timings.prompt_n) == (3, 2, 1)
+    written = Written()
+    updates = (ScheduledUpdate(4, {"temperature": 0.7}),)
+    params = SamplingParams(max_tokens=6)
+    engine.submit(Request(text(engine, prompt), params, updates=updates), written)
+    done = written.wait_done()
+    assert len(stand_in.bodies) == 3
+    assert (done.prompt_tokens, done.completion_tokens) == (3, 6)
+    assert (done.timings.cache_n, done.timings.prompt_n, done.timings.predicted_n) == (0, 3, 6)
+
+
 def test_settings_of_an_answer_that_cannot_go_on_do_not_change(
     connect: Connect, stand_in: StandIn
 ) -> None:
