@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
+import http.client
 import math
 import re
 import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from app.upstream import engine as upstream_engine
 from app.upstream.address import Address
 from app.upstream.engine import UpstreamEngine
 from app.upstream.tokenizer import FIRST_WORD, WordTokenizer
+from app.upstream.transport import HttpExchange
 from gpu import (
     ENDED_IN_PAUSE,
     Grammar,
@@ -525,13 +525,35 @@ def test_a_stream_that_fails_keeps_its_text(
     assert words_of(write(engine, chat(engine))) == list(WORDS)
 
 
-def test_an_upstream_that_falls_silent_is_given_up(connect: Connect, stand_in: StandIn) -> None:
-    engine = connect()
-    engine._settings = dataclasses.replace(engine._settings, engine_timeout=0.2)  # type: ignore[arg-type]
-    stand_in.answer = lambda handler: (after()(handler), time.sleep(1))  # type: ignore[func-returns-value, return-value]
-    done = write(engine, chat(engine)).of(Done)[0]
+def test_an_upstream_that_falls_silent_is_given_up(
+    connect: Connect, stand_in: StandIn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, ended = connect(), threading.Event()
+    stand_in.answer = lambda handler: (after()(handler), ended.wait(PATIENCE_S))  # type: ignore[func-returns-value, return-value]
+    sockets: list[socket.socket] = []
+
+    class Seen(HttpExchange):
+        def _open(self, *request: Any) -> http.client.HTTPResponse:
+            response = super()._open(*request)
+            assert self._socket is not None
+            sockets.append(self._socket)
+            return response
+
+    monkeypatch.setattr(upstream_engine, "HttpExchange", Seen)
+    written, silences = Written(), []
+
+    def on_event(event: Event) -> None:
+        if isinstance(event, Token):  # what is read next does not come
+            silences.append(sockets[-1].gettimeout())
+            sockets[-1].settimeout(0.01)
+        written(event)
+
+    engine.submit(Request(chat(engine), SamplingParams()), on_event)
+    done = written.wait_done()
+    ended.set()
     assert (done.reason, done.completion_tokens) == ("error", 1)
-    assert "nothing came for 0.2 s" in done.message
+    assert silences == [Settings().engine_timeout]
+    assert "nothing came for 180 s" in done.message
 
 
 def test_a_slow_prompt_is_accepted_meanwhile(
