@@ -320,6 +320,8 @@ def describe_unavailable(status: Status) -> str:
     """Return why there is no engine, and what to do."""
     match status.state:
         case "loading":
+            if status.retry_seconds is not None:  # an upstream that was never reached
+                return status.message
             percent = "" if status.progress is None else f" ({status.progress:.0%})"
             return f"the model is still loading{percent}; try again in a moment"
         case "restarting":

@@ -80,7 +80,7 @@ def bind(host: str, port: int) -> socket.socket:
             host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, socket.SOCK_STREAM)
-    except OSError as error:
+    except (OSError, UnicodeError) as error:  # the latter for two dots in a row
         raise PortError(f"--host {host} is not an address of this machine ({error})") from error
     if sys.platform != "win32":  # there it would let two servers share a port
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -356,6 +356,8 @@ class _StatusPrinter:
         if self._told == before:
             return
         match status.state:
+            case "loading" | "restarting" if waits:
+                self._tell(status.message[0].upper() + status.message[1:])
             case "loading" if self._was_ready or not self._fetches:
                 self._tell(LOADING)
             case "ready" if hello is not None:
@@ -378,7 +380,7 @@ class _StatusPrinter:
             case "failed" if not self._was_ready:
                 self.failure = status.message
                 threading.Thread(target=self._server.shutdown, daemon=True).start()
-            case "restarting" if waits or before[0] != "restarting":
+            case "restarting" if before[0] != "restarting":
                 self._tell(status.message[0].upper() + status.message[1:])
             case "failed":
                 self._tell(f"The engine has failed: {status.message}")

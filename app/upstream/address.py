@@ -4,6 +4,7 @@ can make the server call another host (SSRF)."""
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, field
 from urllib.parse import urlsplit
 
@@ -31,6 +32,7 @@ class Address:
         try:
             parts = urlsplit(url)
             port = parts.port or PORTS.get(parts.scheme, 0)
+            (parts.hostname or "").encode("idna")  # as it is when it is looked up
         except ValueError as error:
             raise _bad_url(url, str(error)) from None
         if parts.scheme not in PORTS or not parts.hostname:
@@ -42,6 +44,8 @@ class Address:
             )
         if parts.query or parts.fragment:
             raise _bad_url(url, "it has a query or a fragment")
+        if not re.fullmatch("[!-~]*", parts.path):
+            raise _bad_url(url, "its path has characters that must be escaped (a space: %20)")
         key = os.environ.get(UPSTREAM_KEY) or None
         if key is not None and not (key.isascii() and key.isprintable()):
             raise SettingsError(f"{UPSTREAM_KEY} must have printable ASCII characters only")

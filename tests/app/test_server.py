@@ -361,6 +361,11 @@ def test_the_server_listens_on_ipv6_too(start_site: StartSite) -> None:
         server.server_close()
 
 
+def test_a_host_that_is_no_name_is_no_address() -> None:
+    with pytest.raises(PortError, match=r"--host 192\.\.168\.1\.1 is not an address"):
+        bind("192..168.1.1", 0)
+
+
 @pytest.mark.parametrize(
     "data",
     [

@@ -18,7 +18,7 @@ from app.config import UPSTREAM_KEY, Settings, SettingsError
 from app.engine_client import UnavailableError
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
-from app.server import serve
+from app.server import _StatusPrinter, serve
 from app.upstream import engine as upstream_engine
 from app.upstream.address import Address
 from app.upstream.engine import UpstreamEngine
@@ -680,13 +680,19 @@ def test_it_waits_for_an_upstream_that_is_not_there_yet(monkeypatch: pytest.Monk
     monkeypatch.setattr(upstream_engine, "RETRY_SECONDS", 0.02)
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))
-        engine = UpstreamEngine(Settings(upstream=f"http://127.0.0.1:{nobody.getsockname()[1]}"))
+        port = nobody.getsockname()[1]
+        engine = UpstreamEngine(Settings(upstream=f"http://127.0.0.1:{port}"))
         engine.start()
         wait_until(lambda: engine.status.retry_seconds is not None)
         assert "cannot be reached" in engine.status.message
         assert engine.status.state == "loading"
-        with pytest.raises(UnavailableError):
+        with pytest.raises(UnavailableError, match="cannot be reached"):
             engine.submit(Request([1]), Written())
+        lines: list[str] = []
+        printer = _StatusPrinter(None, lines.append)  # type: ignore[arg-type]
+        engine.listen(printer.on_state)
+        assert len(lines) == 1
+        assert lines[0].startswith(f"The upstream at http://127.0.0.1:{port} cannot be reached")
         engine.close()
 
 
@@ -721,6 +727,9 @@ def test_the_named_model_is_taken_or_missed(connect: Connect, stand_in: StandIn)
         ("http://localhost:99999", "out of range"),
         ("http://user:secret@localhost", "must not contain a user or a password"),
         ("http://localhost/?a=b", "query"),
+        ("http://gpu..box:8080", "label empty"),
+        ("http://localhost/ü", "must be escaped"),
+        ("http://localhost/my server", "must be escaped"),
     ],
 )
 def test_bad_addresses_are_refused(url: str, words: str) -> None:
