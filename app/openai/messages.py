@@ -94,3 +94,14 @@ def turns_of(messages: Sequence[ChatMessage]) -> list[Turn]:
     Raises `InvalidRequest` for a message that is not allowed in its place, naming its path.
     """
     return conversation_turns([each.plain(f"messages[{i}]") for i, each in enumerate(messages)])
+
+
+def check_template_fields(add_generation_prompt: bool, continue_final: bool) -> None:
+    """Raise `InvalidRequest` for a prompt that ends where no answer begins. vLLM's clients that go
+    on with the last message have to switch `add_generation_prompt` off."""
+    if not add_generation_prompt and not continue_final:
+        raise InvalidRequest(
+            "add_generation_prompt false is not supported: prompts end where the answer begins; "
+            "leave it out, or send continue_final_message to go on with the last message",
+            "add_generation_prompt",
+        )

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import msgspec
 
 from app.http.errors import ModelNotFoundError
-from app.openai.messages import ChatMessage, turns_of
+from app.openai.messages import ChatMessage, check_template_fields, turns_of
 from app.openai.structured_outputs import Constraint, StructuredFields
 from app.prompt import conversation
 from app.prompt.conversation import Turn
@@ -293,6 +293,7 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
     max_completion_tokens: int | None = None
     logprobs: bool = False
     top_logprobs: int | None = None
+    add_generation_prompt: bool = True
     continue_final_message: bool = False
     truncation: Truncation = "disabled"
     """What to do with messages that are too long for the context, as in `/v1/responses`, and when
@@ -327,6 +328,7 @@ class ChatRequest(RunRequest, frozen=True, kw_only=True, forbid_unknown_fields=T
 
     def turns(self) -> list[Turn]:
         """Return the conversation; raises `InvalidRequest` for messages that are wrong."""
+        check_template_fields(self.add_generation_prompt, self.continue_final_message)
         return turns_of(self.messages)
 
     def offered_tools(self) -> list[conversation.Tool]:

@@ -16,7 +16,7 @@ from app.engine_client import EngineClient, Tokenizer
 from app.openai.body import decode_body
 from app.openai.inputs import check_ids
 from app.openai.long_requests import turn_to_read
-from app.openai.messages import ChatMessage, turns_of
+from app.openai.messages import ChatMessage, check_template_fields, turns_of
 from app.prompt.prompts import message_ids, render_prompt
 from app.prompt.tools import offered_tools
 from app.protocol.tools import Tool
@@ -61,7 +61,7 @@ class TokenizeRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 "tools belong to messages; leave them out, or send messages", "tools"
             )
         if self.messages is not None:
-            _check_template_fields(self.add_generation_prompt, self.continue_final_message)
+            check_template_fields(self.add_generation_prompt, self.continue_final_message)
             return message_ids(
                 tokenizer,
                 turns_of(self.messages),
@@ -124,7 +124,7 @@ def register(app: Flask, engine: EngineClient) -> None:
     def apply_template() -> Response:
         engine.require_ready()
         body = decode_body(ApplyTemplateRequest)
-        _check_template_fields(body.add_generation_prompt, body.continue_final_message)
+        check_template_fields(body.add_generation_prompt, body.continue_final_message)
         with turn_to_read(engine):
             rendered = render_prompt(
                 engine.tokenizer,
@@ -144,15 +144,6 @@ def _tokenized(tokenizer: Tokenizer, body: TokenizeRequest) -> dict[str, Any]:
     if body.return_token_strs:
         answer["token_strs"] = [tokenizer.piece(id) for id in ids]
     return answer
-
-
-def _check_template_fields(add_generation_prompt: bool, continue_final: bool) -> None:
-    if not add_generation_prompt and not continue_final:
-        raise InvalidRequest(
-            "add_generation_prompt false is not supported: prompts end where the answer begins; "
-            "leave it out, or send continue_final_message to go on with the last message",
-            "add_generation_prompt",
-        )
 
 
 def _piece(tokenizer: Tokenizer, id: int) -> str | list[int]:

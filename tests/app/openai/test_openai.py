@@ -361,6 +361,9 @@ def test_chat_continues_an_answer(http: FlaskClient) -> None:
     continued = chat(http, messages=begun, max_tokens=1, continue_final_message=True)
     # Without it, the template closes the turn and opens another: two more special tokens.
     assert whole["usage"]["prompt_tokens"] == continued["usage"]["prompt_tokens"] + 2
+    as_vllm_wants_it = {"continue_final_message": True, "add_generation_prompt": False}
+    same = chat(http, messages=begun, max_tokens=1, **as_vllm_wants_it)
+    assert same["usage"]["prompt_tokens"] == continued["usage"]["prompt_tokens"]
 
 
 # What the client openai 3.54 sends for `messages + [response.choices[0].message]`: an answer that

@@ -138,6 +138,7 @@ BAD_CHATS: dict[str, tuple[dict[str, Any], str]] = {
         {"messages": HELLO, "chat_template_kwargs": {"chat_template": "{{ 1 }}"}},
         "chat_template_kwargs",
     ),
+    "no answer": ({"messages": HELLO, "add_generation_prompt": False}, "add_generation_prompt"),
     "continue a user": ({"messages": HELLO, "continue_final_message": True}, "messages"),
     **{
         f"a message's {name}": (
