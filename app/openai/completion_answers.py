@@ -30,7 +30,7 @@ def whole(choices: Choices, response: CompletionFormat, n: int) -> dict[str, Any
             continue
         index, event = found
         if isinstance(event, Token):
-            tokens.setdefault(index, []).append(event)
+            tokens.setdefault(index, []).append(response.kept(event))
         elif isinstance(event, Done):
             ended[index] = event
     written = [

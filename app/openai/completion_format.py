@@ -92,6 +92,13 @@ class CompletionFormat:
         delta = self.tools[index].push(token)
         return {"delta": delta} if delta else None
 
+    def kept(self, token: Token) -> Token:
+        """Return a token as it is kept until its text has ended: without its candidates, which are
+        most of its bytes, unless the answer tells some. A request may write millions of tokens."""
+        if self.logprobs and self.logprobs[0].n_top:
+            return token
+        return msgspec.structs.replace(token, candidates=())
+
     def rest(self, index: int) -> dict[str, Any]:
         """Return the content of the last chunk of the choice `index`."""
         return self.delta("") if self.tools is None else {"delta": self.tools[index].finish()}

@@ -65,7 +65,7 @@ class TextLogprobs:
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int, offset: int):
         self._tokenizer = tokenizer
         self._params = params
-        self._n_top = n_top
+        self.n_top = n_top
         self._offset = offset
 
     def of(self, tokens: list[Token]) -> dict[str, Any]:
@@ -76,7 +76,7 @@ class TextLogprobs:
         return {
             "tokens": [self._tokenizer.piece(token.id) for token in tokens],
             "token_logprobs": [token.logprob for token in tokens],
-            "top_logprobs": [self._top(token) for token in tokens] if self._n_top else None,
+            "top_logprobs": [self._top(token) for token in tokens] if self.n_top else None,
             "text_offset": offsets,
         }
 
@@ -85,7 +85,7 @@ class TextLogprobs:
         token itself. Of tokens with the same text, such as parts of characters, the likeliest
         counts, or the token itself."""
         top: dict[str, float] = {}
-        for _, text, logprob in top_logprobs(token, self._params, self._n_top):
+        for _, text, logprob in top_logprobs(token, self._params, self.n_top):
             top.setdefault(text, logprob)
         return top | {self._tokenizer.piece(token.id): token.logprob}
 
@@ -125,13 +125,13 @@ class ChatLogprobs:
     def __init__(self, tokenizer: Tokenizer, params: SamplingParams, n_top: int):
         self._tokenizer = tokenizer
         self._params = params
-        self._n_top = n_top
+        self.n_top = n_top
 
     def of(self, tokens: list[Token]) -> dict[str, Any]:
         return {"content": [self._token(token) for token in tokens], "refusal": None}
 
     def _token(self, token: Token) -> dict[str, Any]:
-        top = top_logprobs(token, self._params, self._n_top)
+        top = top_logprobs(token, self._params, self.n_top)
         own = self._entry(token.id, self._tokenizer.piece(token.id), token.logprob)
         return {**own, "top_logprobs": [self._entry(*entry) for entry in top]}
 

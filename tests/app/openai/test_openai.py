@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flask.testing import FlaskClient
 
+from app.openai.completion_format import WholeChoice
 from app.openai.logprobs import MIN_LOGPROB, top_logprobs
 from gpu.events import Allowed, CandidateText, StepTimes, Token, Watermark
 from gpu.reference.sampler import sample_token
@@ -47,6 +48,23 @@ def test_tokens_found_in_the_cache_are_part_of_the_prompt(start_site: StartSite)
     assert usage["total_tokens"] == n_prompt + usage["completion_tokens"]
     assert (timings["cache_n"], timings["prompt_n"]) == (5, n_prompt - 5)
     assert timings["prompt_per_token_ms"] == timings["prompt_ms"] / (n_prompt - 5)
+
+
+@pytest.mark.parametrize(("logprobs", "keeps"), [(None, False), (0, False), (2, True)])
+def test_candidates_are_kept_only_for_answers_that_tell_some(
+    http: FlaskClient, monkeypatch: pytest.MonkeyPatch, logprobs: int | None, keeps: bool
+) -> None:
+    """They are most of the bytes of a token, and a request may write millions of those."""
+    written: list[WholeChoice] = []
+
+    def whole_choice(*fields: Any) -> WholeChoice:
+        written.append(WholeChoice(*fields))
+        return written[-1]
+
+    monkeypatch.setattr("app.openai.completion_answers.WholeChoice", whole_choice)
+    complete(http, max_tokens=4, logprobs=logprobs, n=2)
+    kept = [bool(token.candidates) for choice in written for token in choice.tokens]
+    assert kept == [keeps] * 8
 
 
 def test_without_max_tokens_sixteen_are_written(http: FlaskClient) -> None:
