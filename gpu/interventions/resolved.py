@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from gpu.config import ModelConfig
@@ -42,6 +43,19 @@ class ResolvedInterventions:
         for edge in sorted(edges):
             active = self.active if edge >= steered else bare
             schedule.change(edge, replace(active, patch=self.patches.get(edge, {})))
+
+    def with_patches_of(self, now: Interventions) -> ResolvedInterventions:
+        """Return these without the patches that `now` does not have."""
+        patch = tuple(one for one in self.requested.patch if one in now.patch)
+        if patch == self.requested.patch:
+            return self
+        patches: dict[int, dict[int, Vector]] = {}
+        for one in patch:
+            vector = self.patches[one.position][one.layer]
+            patches.setdefault(one.position, {})[one.layer] = vector
+        return replace(
+            self, requested=msgspec.structs.replace(self.requested, patch=patch), patches=patches
+        )
 
     def validate(self, config: ModelConfig) -> None:
         """Raise InvalidRequest for vectors that are not finite."""
@@ -130,9 +144,11 @@ class RunInterventions:
             resolved.add_to(self.schedule, first, first)
 
     def of_update(self, n: int) -> ResolvedInterventions | None:
-        """Return the interventions of the n-th scheduled update, from 1."""
+        """Return the interventions of the n-th scheduled update, from 1. Patches that a live change
+        has dropped stay dropped: their tokens are computed already."""
         assert self._all_resolved is not None, "scheduled updates act after the run has begun"
-        return self._all_resolved[n]
+        resolved = self._all_resolved[n]
+        return None if resolved is None else resolved.with_patches_of(self.requested)
 
     def change(self, first: int, resolved: ResolvedInterventions) -> None:
         """Let `resolved` act from position `first` on. Raises InvalidRequest for a new patch."""

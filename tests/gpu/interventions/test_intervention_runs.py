@@ -537,3 +537,26 @@ def test_a_patch_may_be_dropped_by_a_change(engine: Engine) -> None:
     told = [event.interventions for event in written.wait().updated]
     assert told == [Interventions(), None], "the other is of the pace"
     assert any(isinstance(e, Prefill) for e in written.events)
+
+
+def test_a_patch_that_was_dropped_stays_so_in_scheduled_updates(engine: Engine) -> None:
+    """Its token is computed already, and no other run may end because of that."""
+    prompt, written = text(16), Written()
+    both = msgspec.structs.replace(OFF, patch=PATCHED.patch)
+    request = Request(
+        prompt,
+        PARAMS,
+        interventions=PATCHED,
+        updates=(ScheduledUpdate(8, {"temperature": 0.5}, interventions=both),),
+        pace=LEAST_PACE,
+    )
+    run = engine.submit(request, written)
+    first = run.update(interventions=Interventions())
+    run.update(pace=PaceChange(None))
+    told = [event.interventions for event in written.wait().updated]
+    assert told == [Interventions(), None, OFF], "the second is of the pace"
+    bare = [
+        ScheduledUpdate(first, interventions=Interventions()),
+        ScheduledUpdate(8, {"temperature": 0.5}, interventions=OFF),
+    ]
+    assert written.ids == submit(engine, prompt, interventions=PATCHED, updates=bare).ids
