@@ -150,7 +150,8 @@ class Inspector:
                 answer = partial(self._waterfalls.answer, question, sample, allowed)
             case InterventionEffect():
                 intervention_effect.check(question, self._model)
-                base = partial(self._schedule, self._encode_spans(question.base, "base"))
+                spans = self._encode_spans(question.base, "base")
+                base = partial(self._schedule, spans, question.cache_salt)
                 answer = partial(intervention_effect.answer, question, base, self._model)
             case _:
                 check, answer_of = ABOUT_TEXTS[type(question)]

@@ -15,7 +15,7 @@ import pytest
 from gpu.engine.engine import Engine
 from gpu.errors import InvalidRequest, ModelError
 from gpu.events import Done, Event, MovedChunk, Prefill, Token
-from gpu.inspection.requests import Losses
+from gpu.inspection.requests import InterventionEffect, Losses
 from gpu.interventions.messages import HeadFactor, Interventions
 from gpu.kv.blocks import BLOCK_TOKENS
 from gpu.kv.cache_reuse import find_reusable_chunks
@@ -186,14 +186,17 @@ def test_the_server_may_say_so_for_requests_that_do_not(opened: Opened) -> None:
     assert moved_of(write(engine, [5, *a])[1]) == (MovedChunk(1, 64, 0),)
 
 
-def test_a_question_finds_the_keys_of_its_own_salt_alone(opened: Opened) -> None:
+@pytest.mark.parametrize("question", [Losses, InterventionEffect])
+def test_a_question_finds_the_keys_of_its_own_salt_alone(
+    opened: Opened, question: type[Losses | InterventionEffect]
+) -> None:
     runner = runner_of()
     engine, ids = opened(runner), text(64)
     write(engine, ids, cache_salt="mine")
     n_rows = []
     for salt in ("mine", "yours", "yours", ""):
         before = sum(len(step.rows) for step in runner.steps)
-        engine.inspect(Losses(ids, first=60, cache_salt=salt)).result(60)
+        engine.inspect(question(ids, first=60, cache_salt=salt)).result(60)
         n_rows.append(sum(len(step.rows) for step in runner.steps) - before)
     assert n_rows == [0, 60, 0, 60]
 
