@@ -21,15 +21,23 @@ from app.cluster.scaled import ScaledEngine
 from app.config import Settings
 from app.engine.loading import ReplicaPlace, load_engine
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import ServedModel
+from app.engine_client import Run, ServedModel
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Accepted, Done, Token, Updated
 from gpu.inspection.requests import Losses
+from gpu.pace import LEAST_PACE
 from tests.app.page import wait_until
 from tests.app.replicas.mortal import Written
-from tests.app.replicas.test_replica_processes import facts, wait_token
+from tests.app.replicas.test_replica_processes import (
+    facts,
+    settings_of,
+    step,
+    wait_token,
+    write_slowly,
+    write_to_the_end,
+)
 
 pytestmark = [
     pytest.mark.slow,
@@ -85,10 +93,15 @@ def pid_of(engine: ScaledEngine, number: int) -> int | None:
     return inner.pid
 
 
-def write(engine: ScaledEngine, prompt: str = PROMPT, **request: Any) -> Written:
+def start(engine: ScaledEngine, prompt: str = PROMPT, **request: Any) -> tuple[Run, Written]:
+    """Start a text; return its run and what receives its events."""
     written = Written()
     ids = engine.tokenizer.encode(prompt)
-    engine.submit(Request(ids, **{"params": PARAMS, **request}), written)
+    return engine.submit(Request(ids, **{"params": PARAMS, **request}), written), written
+
+
+def write(engine: ScaledEngine, prompt: str = PROMPT, **request: Any) -> Written:
+    _, written = start(engine, prompt, **request)
     return written
 
 
@@ -128,25 +141,30 @@ def text_of(address: str) -> str:
 
 
 def test_texts_of_a_killed_replica_are_written_to_their_end(engine: ScaledEngine) -> None:
-    texts = [write(engine, f"{number}. {PROMPT}") for number in range(6)]
+    begun = [start(engine, f"{number}. {PROMPT}", pace=LEAST_PACE) for number in range(6)]
     assert sorted(engine.n_runs) == [3, 3], "least loaded first"
-    moved = Written()
-    run = engine.submit(Request(engine.tokenizer.encode(PROMPT), PARAMS), moved)
+    run, moved = start(engine, pace=0)
+    step(run, 6)
     wait_token(moved, 5)
     acting = Interventions(mlp=(LayerFactor(1, 0.8),))
     first = run.update(temperature=1.3, interventions=acting)
+    step(run, 6)
     wait_token(moved, first + 5)
+    write_slowly(run)
     number = engine.n_runs.index(max(engine.n_runs))
     pid = pid_of(engine, number)
     assert pid is not None
     os.kill(pid, signal.SIGKILL)
-    for text in (*texts, moved):
+    begun.append((run, moved))
+    for one, _ in begun:
+        write_to_the_end(one)
+    for _, text in begun:
         assert text.until(lambda event: isinstance(event, Done)).reason == "length"  # type: ignore[union-attr]
     change = ScheduledUpdate(first, {"temperature": 1.3}, interventions=acting)
     whole = write(engine, updates=(change,))
     whole.wait_done()
     assert [facts(t) for t in moved.of(Token)] == [facts(t) for t in whole.of(Token)]
-    assert moved.of(Updated) == whole.of(Updated)
+    assert settings_of(moved) == whole.of(Updated)
     assert len(moved.of(Accepted)) == 1
     wait_until(lambda: engine.replicas[number].hello is not None, STARTS)
     assert pid_of(engine, number) not in (None, pid), "it was replaced"
@@ -164,9 +182,8 @@ def test_questions_and_cancels_reach_their_replica(engine: ScaledEngine) -> None
     ids = engine.tokenizer.encode(PROMPT)
     answer = engine.inspect(Losses(ids), asker=3).result(30)
     assert answer.info["mean_loss"] > 0
-    text = Written()
-    run = engine.submit(Request(ids, SamplingParams(max_tokens=400, ignore_eos=True)), text)
-    wait_token(text, 2)
+    run, text = start(engine, pace=LEAST_PACE)
+    wait_token(text, 0)
     run.cancel()
     assert text.wait_done().reason == "cancelled"
     assert engine.stats is not None

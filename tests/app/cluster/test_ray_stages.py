@@ -11,6 +11,7 @@ import pytest
 
 from app.cluster.environment import LOCAL, set_environment
 from app.cluster.scaled import ScaledEngine
+from app.engine_client import Run
 from app.tale import model_dir
 from gpu import Engine, LoadOptions, Request
 from gpu.events import Done, Event, Token
@@ -18,7 +19,12 @@ from gpu.inspection.requests import Losses
 from tests.app.cluster.test_ray_cluster import PARAMS, PROMPT, ROOT, STARTS, connect, pid_of
 from tests.app.cluster.test_ray_cluster import pytestmark as pytestmark
 from tests.app.page import wait_until
-from tests.app.replicas.test_replica_processes import facts
+from tests.app.replicas.test_replica_processes import (
+    facts,
+    step,
+    write_slowly,
+    write_to_the_end,
+)
 
 N_STAGES = 2
 
@@ -40,12 +46,16 @@ def engine() -> Iterator[ScaledEngine]:
             cluster.shutdown()
 
 
-def write(engine: ScaledEngine, n: int) -> list[list[Event]]:
-    """Start `n` texts; return the lists that their events come to."""
+def write(
+    engine: ScaledEngine, n: int, pace: float | None = None
+) -> tuple[list[Run], list[list[Event]]]:
+    """Start `n` texts; return their runs, and the lists that their events come to."""
     texts: list[list[Event]] = [[] for _ in range(n)]
-    for number, text in enumerate(texts):
-        engine.submit(Request(ids(engine, number), PARAMS), text.append)
-    return texts
+    runs = [
+        engine.submit(Request(ids(engine, number), PARAMS, pace=pace), text.append)
+        for number, text in enumerate(texts)
+    ]
+    return runs, texts
 
 
 def ids(engine: Any, number: int) -> list[int]:
@@ -100,11 +110,16 @@ def test_a_cluster_without_room_for_all_stages_is_told_of() -> None:
 
 
 def test_texts_of_a_killed_stage_go_on_with_the_ids_of_one_device(engine: ScaledEngine) -> None:
-    texts = write(engine, 3)
+    runs, texts = write(engine, 3, pace=0)
+    for run in runs:
+        step(run, 6)
     wait_until(lambda: all(len(tokens(text)) > 5 for text in texts))
     pid = pid_of(engine, 0)
-    assert not any(done(text) for text in texts)
+    for run in runs:
+        write_slowly(run)
     kill_stage(2)
+    for run in runs:
+        write_to_the_end(run, STARTS)
     wait_until(lambda: all(done(text) for text in texts), STARTS)
     with closing(Engine.load(model_dir(), LoadOptions(dtype="f16", context=512))) as one:
         for number, text in enumerate(texts):
@@ -120,6 +135,6 @@ def test_an_idle_engine_is_replaced_when_a_stage_is_gone(engine: ScaledEngine) -
     pid = pid_of(engine, 0)
     kill_stage(1)
     wait_until(lambda: engine.hello is not None and pid_of(engine, 0) not in (None, pid), STARTS)
-    (text,) = write(engine, 1)
+    _, (text,) = write(engine, 1)
     wait_until(lambda: done(text), STARTS)
     assert len(tokens(text)) == PARAMS.max_tokens

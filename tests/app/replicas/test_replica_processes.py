@@ -7,11 +7,12 @@ import os
 import signal
 
 import pytest
+from msgspec import UNSET
 
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import ServedModel
+from app.engine_client import Run, ServedModel, UnavailableError
 from app.models.find_model import find_model
 from app.models.switching import engine_loader
 from app.replicas.engine import ReplicatedEngine
@@ -19,7 +20,8 @@ from app.replicas.fetch_once import FetchOnce
 from app.server import make_engine
 from gpu import Interventions, LayerFactor, Request, SamplingParams, ScheduledUpdate
 from gpu.events import Token, Updated
-from tests.app.page import wait_until
+from gpu.pace import LEAST_PACE, PaceChange
+from tests.app.page import PATIENCE_S, wait_until
 from tests.app.replicas.mortal import Written
 
 N_TOKENS = 100
@@ -44,11 +46,15 @@ def test_a_text_is_written_to_its_end_with_the_same_numbers_when_its_process_is_
         ids = model.tokenizer.encode("Once upon a time there was a fox who")
         params = SamplingParams(max_tokens=N_TOKENS, seed=11, temperature=0.9, ignore_eos=True)
         killed = Written()
-        run = engine.submit(Request(ids, params), killed)
+        run = engine.submit(Request(ids, params, pace=0), killed)
+        step(run, 6)
         wait_token(killed, 5)
         first = run.update(temperature=1.3, interventions=ACTING)
+        step(run, 6)
         wait_token(killed, first + 5)
+        write_slowly(run)
         kill_writer(engine)
+        write_to_the_end(run)
         killed.wait_done()
 
         whole = Written()
@@ -56,9 +62,38 @@ def test_a_text_is_written_to_its_end_with_the_same_numbers_when_its_process_is_
         engine.submit(Request(ids, params, updates=(change,)), whole)
         whole.wait_done()
         assert [facts(t) for t in killed.of(Token)] == [facts(t) for t in whole.of(Token)]
-        assert killed.of(Updated) == whole.of(Updated)
+        assert settings_of(killed) == whole.of(Updated)
     finally:
         engine.close()
+
+
+def step(run: Run, n: int) -> None:
+    """Let a paused run write `n` tokens and no more: it cannot come to its end before a test has
+    done something."""
+    run.update(pace=PaceChange(steps=n))
+
+
+def write_slowly(run: Run) -> None:
+    """Let a paused run write on at the least pace, at which it lasts until its engine is killed."""
+    run.update(pace=PaceChange(LEAST_PACE))
+
+
+def write_to_the_end(run: Run, seconds: float = PATIENCE_S) -> None:
+    """Let a run whose engine was killed write at full speed, as soon as it has another."""
+
+    def goes_on() -> bool:
+        try:
+            run.update(pace=PaceChange(None))
+        except UnavailableError:
+            return False
+        return True
+
+    wait_until(goes_on, seconds)
+
+
+def settings_of(written: Written) -> list[Updated]:
+    """Return the changes of a text but for those of its pace."""
+    return [event for event in written.of(Updated) if event.pace is UNSET]
 
 
 def wait_token(written: Written, index: int) -> None:
