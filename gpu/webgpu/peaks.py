@@ -137,10 +137,17 @@ def bus_bandwidth(device: Device) -> float:
 def _copy_rate(
     device: Device, n_bytes: int, usage: wgpu.BufferUsage, budget_s: float | None = None
 ) -> float:
-    """Return bytes per second that copies from a buffer of the device to one of `usage` move."""
+    """Return bytes per second that copies from a buffer of the device to one of `usage` move.
+    Raises DeviceError if there is no room for them."""
     create = device.wgpu.create_buffer
-    source = create(label="peaks.source", size=n_bytes, usage=wgpu.BufferUsage.COPY_SRC)
-    target = create(label="peaks.target", size=n_bytes, usage=usage)
+    try:
+        source = create(label="peaks.source", size=n_bytes, usage=wgpu.BufferUsage.COPY_SRC)
+        target = create(label="peaks.target", size=n_bytes, usage=usage)
+    except wgpu.GPUError as error:
+        raise DeviceError(
+            f"{device.info.name}: there is no room for two times {n_bytes >> 20} MiB to measure "
+            "copies with"
+        ) from error
 
     def seconds(copies: int) -> float:
         encoder = device.wgpu.create_command_encoder()
@@ -174,8 +181,11 @@ def read_bandwidth(device: Device) -> tuple[float, int]:
 
 def set_bandwidth(device: Device, n_bytes: int, budget_s: float | None = None) -> float:
     """Return bytes per second of a shader that reads the same `n_bytes`, a power of two, again and
-    again. Raises DeviceError if it leaves some out."""
+    again; 0 if the memory has no room for them. Raises DeviceError if it leaves some out."""
     timer = ReadTimer(device, n_bytes, again=max(SETS) // n_bytes)
+    if timer.n_bytes < n_bytes:
+        timer.close()
+        return 0.0  # no room for such a set
     try:
         timer.seconds(1)  # compiles
         return max(SETS) * most_per_second(timer.seconds, MOST_READS, budget_s)
@@ -252,7 +262,7 @@ class ReadTimer:
             for first in range(0, n_bytes, most):
                 n_words = min(most, n_bytes - first) // 4
                 parts.append(self._memory.zeros(f"peaks.part{first}", (n_words,), "u32"))
-        except wgpu.GPUError as error:
+        except DeviceError as error:
             for part in parts:
                 part.buffer.destroy()
             if n_bytes <= LEAST_BYTES:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -14,7 +16,7 @@ import wgpu
 from gpu.checks.rig import POISON
 from gpu.errors import DeviceError
 from gpu.webgpu import peaks
-from gpu.webgpu.buffers import Memory, Tensor
+from gpu.webgpu.buffers import Memory
 from gpu.webgpu.device import Device
 from gpu.webgpu.device_policy import DISCRETE
 from gpu.webgpu.peaks import (
@@ -129,24 +131,46 @@ def test_every_word_is_read_once_and_timed_by_the_device(device: Device) -> None
     timer.close()
 
 
+@contextmanager
+def room_for(n_bytes: int, device: Device) -> Iterator[None]:
+    """Let the device have room for buffers of so many bytes together. When one has none, those
+    before it are destroyed."""
+    create, held = type(device.wgpu).create_buffer, 0
+
+    def create_if_there_is_room(owner: Any, *, size: int, **more: Any) -> Any:
+        nonlocal held
+        held += size
+        if held > n_bytes:
+            held = 0
+            raise wgpu.GPUOutOfMemoryError("no room")
+        return create(owner, size=size, **more)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(device.wgpu), "create_buffer", create_if_there_is_room)
+        yield
+
+
 def test_less_is_read_where_memory_is_small(
     device: Device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    zeros = Memory.zeros
-
-    def scarce(memory: Memory, name: str, shape: tuple[int], *args: Any, **more: Any) -> Tensor:
-        if name.startswith("peaks.part") and memory.n_bytes["work"] + 4 * shape[0] > 100 << 20:
-            memory.n_bytes["work"] = 0
-            raise wgpu.GPUOutOfMemoryError("no room")
-        return zeros(memory, name, shape, *args, **more)
-
-    monkeypatch.setattr(Memory, "zeros", scarce)
-    timer = ReadTimer(device, 256 << 20)
+    limits = {**device.info.limits, "max-storage-buffer-binding-size": 96 << 20}
+    small = replace(device, info=replace(device.info, limits=limits))
+    with room_for(100 << 20, device):
+        timer = ReadTimer(small, 256 << 20)
     assert timer.n_bytes == 64 << 20
     timer.close()
     monkeypatch.setattr(peaks, "LEAST_BYTES", 128 << 20)
-    with pytest.raises(DeviceError, match="no room for 128 MiB to measure its memory with"):
-        ReadTimer(device, 256 << 20)
+    refused = pytest.raises(DeviceError, match="no room for 128 MiB to measure its memory with")
+    with room_for(100 << 20, device), refused:
+        ReadTimer(small, 256 << 20)
+
+
+def test_no_rate_is_told_of_what_memory_has_no_room_for(device: Device) -> None:
+    with room_for(100 << 20, device):
+        assert peaks.set_bandwidth(device, 128 << 20, 0.0) == 0, "nor that of half as much"
+    refused = pytest.raises(DeviceError, match="no room for two times 64 MiB to measure copies")
+    with room_for(100 << 20, device), refused:
+        peaks.bus_bandwidth(device)
 
 
 def test_a_share_above_a_peak_is_none() -> None:
