@@ -22,6 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import wgpu
 
@@ -139,7 +140,7 @@ class NativeCalls:
         self._plain_pass = ffi.new("WGPUComputePassDescriptor *")
         self._buffer_descriptor = ffi.new("WGPUCommandBufferDescriptor *")
         self._submitted = ffi.new("WGPUCommandBuffer[1]")
-        self._pass_timings: dict[Any, Any] = {}
+        self._pass_timings: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 
     def prepare(self, commands: StepCommands) -> Prepared:
         timing = commands.timing

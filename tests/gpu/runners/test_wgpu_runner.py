@@ -242,6 +242,16 @@ def test_no_step_leaks_a_gpu_object(model: tuple[str, WgpuRunner], capture: bool
     assert live_objects() == before
 
 
+def test_no_timing_of_the_dispatches_leaks_a_gpu_object(model: tuple[str, WgpuRunner]) -> None:
+    _, runner = model
+    step = Step((Row(0, 0, 1),), (driving.GREEDY,))
+    driving.begin(runner, 0, [1], 1)
+    runner.profile(step, 1)
+    before = live_objects()
+    runner.profile(step, 1)
+    assert live_objects() == before
+
+
 def test_no_step_leaks_memory(model: tuple[str, WgpuRunner]) -> None:
     name, runner = model
     prompt = random_llama.ids(name, 9)
