@@ -244,3 +244,21 @@ def test_the_ids_are_the_same_press_by_press(small: LocalEnginePage) -> None:
     timings = paused[-1]["timings"]
     assert timings["paced_ms"] > 0
     assert timings["predicted_ms"] + timings["paced_ms"] < 60_000
+
+
+ENDED_IN_PAUSE = """async () => {
+  const { RunClock } = await import("/static/js/local/gpu/run-clock.js");
+  const began = performance.now();
+  const clock = new RunClock();
+  clock.start();
+  clock.wait();
+  await new Promise((resolve) => setTimeout(resolve, 50));
+  return { ...clock.timings(0, 5, 0), whole: performance.now() - began };
+}"""
+
+
+@pytest.mark.quick
+def test_the_pause_in_which_a_run_is_cancelled_is_no_work(small: LocalEnginePage) -> None:
+    found: dict[str, float] = small.page.evaluate(ENDED_IN_PAUSE)
+    assert found["paced_ms"] > 40
+    assert found["ttft_ms"] + found["predicted_ms"] + found["paced_ms"] <= found["whole"]

@@ -61,14 +61,15 @@ class RunClock:
     def timings(self, n_reused: int, n_moved: int, n_computed: int, n_written: int) -> Timings:
         """Return the timings at the end, from the prompt tokens found in the KV cache, those moved
         there from another text, those computed, and the tokens written."""
+        self.go_on()  # a run may end while it waits
         now = time.perf_counter()
         began = self.began if self.began is not None else now
         first = self.first if self.first is not None else now
-        latest = self.latest if self.latest is not None else first
-        before_first = self.paced_before_first
-        after_first = self.paced - before_first - self.paced_since_latest
+        before_first, predicted_ms = self.paced_before_first, 0.0
         prompt_ms = (first - began - before_first) * 1e3
-        predicted_ms = (latest - first - after_first) * 1e3
+        if self.latest is not None:
+            after_first = self.paced - before_first - self.paced_since_latest
+            predicted_ms = (self.latest - first - after_first) * 1e3
         return Timings(
             cache_n=n_reused + n_moved,
             cache_moved_n=n_moved,

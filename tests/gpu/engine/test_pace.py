@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -327,6 +328,24 @@ def test_what_a_person_takes_is_no_work(opened: Opened) -> None:
     assert all(each.interval > each.paced > 40 for each in times)
     assert timings.ttft_ms == pytest.approx(times[0].interval - times[0].paced, abs=1)
     assert timings.prompt_ms <= timings.ttft_ms
+
+
+@pytest.mark.parametrize("n", [0, 2])
+def test_the_pause_in_which_a_run_is_cancelled_is_no_work(opened: Opened, n: int) -> None:
+    engine = opened(ScriptedRunner())
+    began = time.perf_counter()
+    paused = Paced(engine, request(3))
+    for index in range(n):
+        paused.preview(index)
+        paused.press()
+    paused.preview(n)
+    threading.Event().wait(0.05)
+    paused.run.cancel()
+    paused.ended()
+    ms = (time.perf_counter() - began) * 1e3
+    timings = paused.of(Done)[0].timings
+    assert timings.paced_ms > 40
+    assert timings.ttft_ms + timings.predicted_ms + timings.paced_ms <= ms
 
 
 def test_a_text_ends_in_a_pause_as_at_full_speed(opened: Opened) -> None:

@@ -61,13 +61,14 @@ export class RunClock {
    * @returns {ToPage.Timings}
    */
   timings(nReused, nComputed, nWritten) {
+    this.goOn(); // a run may end while it waits
     const now = performance.now();
     const began = this.began ?? now;
     const first = this.first ?? now;
     const before = this.pacedBeforeFirst;
     const after = this.paced - before - this.pacedSinceLatest;
     const prompt = first - began - before;
-    const predicted = (this.latest ?? first) - first - after;
+    const predicted = this.latest === null ? 0 : this.latest - first - after;
     return {
       cache_n: nReused,
       cache_moved_n: 0,
