@@ -101,7 +101,7 @@ class RemoteRun:
             prompt_per_second=self._n_computed / first if first else 0.0,
             predicted_n=n_tokens,
             predicted_ms=1000 * seconds,
-            predicted_per_second=n_tokens / seconds if seconds else 0.0,
+            predicted_per_second=(n_tokens - 1) / seconds if seconds else 0.0,
             queue_ms=0.0,
             ttft_ms=1000 * first,
             tpot_ms=1000 * seconds / max(1, n_tokens - 1),

@@ -11,12 +11,64 @@ from msgspec.structs import replace
 
 from app.engine_client import LostRun, OnEvent, Run, UnavailableError
 from gpu import SAMPLING_SETTINGS, Request, ScheduledUpdate
-from gpu.events import Accepted, Done, Event, Queued, Reason, Token, Updated
+from gpu.events import (
+    Accepted,
+    Done,
+    Event,
+    Queued,
+    Reason,
+    StepTimes,
+    Timings,
+    Token,
+    Updated,
+)
 
 LIVE = tuple(setting.name for setting in SAMPLING_SETTINGS if setting.declared.live)
 MAX_ENGINES = 4
 """Engines that a run may lose. A request that makes engines crash must not end all of them again
 and again."""
+
+BEFORE_FIRST = (
+    "cache_n", "cache_moved_n", "prompt_n", "prompt_ms", "prompt_per_second", "queue_ms", "ttft_ms",
+)  # fmt: skip
+"""Timings of what was before the first token."""
+
+
+class _TokenTimes:
+    """Times of a run's tokens on all its engines. Each engine's timings are those of the tokens
+    that it wrote."""
+
+    def __init__(self) -> None:
+        self._n = 0
+        self._work_ms = self._paced_ms = 0.0  # of the tokens after the first, of all
+        self._began: Timings | None = (
+            None  # those of the engine that wrote the first, if it is lost
+        )
+
+    def add(self, times: StepTimes) -> None:
+        """Count the next token."""
+        self._n += 1
+        self._paced_ms += times.paced
+        if self._n > 1:
+            self._work_ms += times.interval - times.paced
+
+    def lose(self, timings: Timings) -> None:
+        """Note the timings of an engine that is lost."""
+        if self._n and self._began is None:
+            self._began = timings
+
+    def of_all(self, last: Timings) -> Timings:
+        """Return the timings of the run. `last`: those of its last engine."""
+        began, n_after = self._began or last, max(0, self._n - 1)
+        return replace(
+            last,
+            **{name: getattr(began, name) for name in BEFORE_FIRST},
+            predicted_n=self._n,
+            predicted_ms=self._work_ms,
+            predicted_per_second=n_after / max(self._work_ms, 1e-6) * 1e3,
+            tpot_ms=self._work_ms / max(1, n_after),
+            paced_ms=self._paced_ms,
+        )
 
 
 class Attempt:
@@ -59,6 +111,7 @@ class ReplicaRun:
         self._n_lost = 0
         self._accepted = self._cancelled = self._eos = self._ended = False
         self._written: list[int] = []
+        self._times = _TokenTimes()
         self._updated: list[Updated] = []
 
     # ---- as its caller uses it ---------------------------------------------------------------
@@ -150,7 +203,8 @@ class ReplicaRun:
         if message is None:
             message = lost.message if reason == "error" else ""
         n_prompt, n_written = len(self.request.ids), len(self._written)
-        self._on_event(Done(reason, n_prompt, n_written, lost.timings, message))
+        timings = self._times.of_all(lost.timings)
+        self._on_event(Done(reason, n_prompt, n_written, timings, message))
 
     # ---- what the replica says ---------------------------------------------------------------
 
@@ -165,6 +219,8 @@ class ReplicaRun:
                 return
             case Done():
                 self._on_ended(attempt)
+                if self._n_lost:
+                    event = replace(event, timings=self._times.of_all(event.timings))
             case Accepted():
                 number = attempt.replica + 1
                 if self._accepted:
@@ -174,6 +230,7 @@ class ReplicaRun:
                 self.request = replace(self.request, params=event.params)
                 event = replace(event, engine=number)
             case Token():
+                self._times.add(event.times)
                 self._written.append(event.id)
                 self._eos = event.eos
             case Updated():
@@ -189,6 +246,7 @@ class ReplicaRun:
         self._on_ended(attempt)
         self._lost = lost
         self._n_lost += 1
+        self._times.lose(lost.timings)
         with self._lock:
             self._attempt = None
         if self.end_if_done():

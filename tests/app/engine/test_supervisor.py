@@ -33,7 +33,7 @@ from gpu import (
     SamplingParams,
 )
 from gpu.events import Accepted, Done, Event, Token, Updated
-from gpu.pace import LEAST_PACE
+from gpu.pace import LEAST_PACE, PaceChange
 from tests.app.conftest import StartSite
 from tests.app.engine.processes import (
     IDS,
@@ -169,8 +169,9 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
     assert pid is not None
     runs = [queue.SimpleQueue[Event]() for _ in range(3)]
     for events in runs:
-        engine.submit(Request(IDS, SamplingParams(max_tokens=400), pace=LEAST_PACE), events.put)
-    begun = [collect(events, Token) for events in runs]
+        run = engine.submit(Request(IDS, SamplingParams(max_tokens=400), pace=0), events.put)
+        run.update(pace=PaceChange(steps=3))
+    begun = [[event for _ in range(3) for event in collect(events, Token)] for events in runs]
     os.kill(pid, signal.SIGKILL)
     for events, found in zip(runs, begun, strict=True):
         found += collect(events)
@@ -178,7 +179,8 @@ def test_a_killed_process_ends_its_runs_and_is_replaced(start_engine: StartEngin
         assert isinstance(done, Done)
         assert done.reason == "error"
         assert done.message == "the engine stopped"
-        assert done.completion_tokens == sum(isinstance(event, Token) for event in found) > 0
+        assert done.completion_tokens == sum(isinstance(event, Token) for event in found) == 3
+        assert done.timings.predicted_per_second == pytest.approx(1e3 / done.timings.tpot_ms)
         assert (done.timings.cache_n, done.timings.prompt_n) == (1, len(IDS) - 1)
     wait_for(engine, "ready")
     assert engine.pid != pid

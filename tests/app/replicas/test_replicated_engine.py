@@ -221,6 +221,11 @@ def test_a_text_goes_on_at_another_engine_as_if_nothing_had_happened(start: Star
     assert [token.id for token in tokens] == expected(PROMPT, 80)
     assert len(text.of(Accepted)) == 1
     assert (done.reason, done.prompt_tokens, done.completion_tokens) == ("length", len(PROMPT), 80)
+    work = sum(token.times.interval for token in tokens[1:])
+    timings = done.timings
+    assert (timings.predicted_n, timings.predicted_ms) == (80, pytest.approx(work))
+    assert timings.tpot_ms == pytest.approx(work / 79)
+    assert timings.predicted_per_second == pytest.approx(1e3 * 79 / work)
     assert sum(len(replica.requests) for replica in replicas) == 3
     places = [text.of(Accepted)[0], *(moved for moved in text.of(Queued) if moved.engine)]
     assert [place.engine for place in places] in ([1, 2, 1], [2, 1, 2])
