@@ -391,9 +391,10 @@ class Sequence:
 
     def apply_scheduled_updates(self) -> None:
         """Apply the scheduled updates of the next token to submit. While drafts are in flight it is
-        not known which that is: they are read first. A preview may be submitted again before."""
+        not known which that is: they are read first. A preview may be submitted again before, and a
+        run without a slot is not ready for them: those that acted on another engine come first."""
         decoding = self.decoding
-        if self.preview.is_submitted or decoding.has_drafts:
+        if self.slot < 0 or self.preview.is_submitted or decoding.has_drafts:
             return
         while not self.finished and (due := self._updates.take(decoding.n_submitted)) is not None:
             change, resolved = due

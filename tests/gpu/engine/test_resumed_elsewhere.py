@@ -12,8 +12,9 @@ from msgspec.structs import replace
 from gpu.engine.engine import Engine
 from gpu.errors import ContextExceeded, InvalidRequest
 from gpu.events import Accepted, Done, Event, Prefill, Token, Updated
-from gpu.interventions.messages import Interventions, LayerFactor
+from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, LayerFactor, Steer
 from gpu.load_options import LoadOptions
+from gpu.pace import LEAST_PACE, PaceChange
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
 from gpu.scheduled_updates import ScheduledUpdate
@@ -90,6 +91,32 @@ def test_the_rest_of_a_text_is_the_same(
         assert (done.reason, done.prompt_tokens, done.completion_tokens) == (
             done_before.reason, done_before.prompt_tokens, done_before.completion_tokens
         )  # fmt: skip
+
+
+STEERED = Interventions(steer=(Steer(2, "to the sea", 1.5),))
+
+
+@pytest.mark.parametrize(
+    ("n", "updates", "begun_with"),
+    [(20, UPDATES, NO_INTERVENTIONS), (0, (ScheduledUpdate(0, {"temperature": 1.3}),), STEERED)],
+    ids=["moved", "steered"],
+)
+def test_a_change_of_pace_brings_no_update_of_a_waiting_run_forward(
+    engine: Engine, n: int, updates: tuple[ScheduledUpdate, ...], begun_with: Interventions
+) -> None:
+    """Those that acted elsewhere act where they did, and others when the run is ready."""
+    params = SamplingParams(max_tokens=N_TOKENS, **PARAMS["drawn"])
+    ids = engine.tokenizer.encode(PROMPT)
+    request = Request(ids, params, updates=updates, interventions=begun_with)
+    whole = tokens_of(events_of(engine, request)) if n else []
+    have_slots = [engine.submit(Request([i], params, pace=LEAST_PACE)) for i in (5, 6)]
+    waiting = engine.submit(resumed(request, whole[:n]))
+    waiting.update(pace=PaceChange(None))  # before what steers is computed
+    for run in have_slots:
+        run.cancel()
+    rest = list(waiting)
+    whole = whole or tokens_of(events_of(engine, request))
+    assert [facts(token) for token in rest] == [facts(token) for token in whole[n:]]
 
 
 def test_the_prompt_is_that_of_the_request(engine: Engine) -> None:
