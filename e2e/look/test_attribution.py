@@ -14,6 +14,7 @@ from playwright.sync_api import Page, expect
 
 from app import tale
 from e2e.bundled import ask_engine
+from e2e.chat.answer_options import AnswerOptions
 from e2e.look.panel import LookPanel
 from e2e.look.test_looks import violations
 from e2e.playground import Playground
@@ -293,6 +294,46 @@ def test_what_cannot_be_measured_is_said_and_a_measurement_stops(
     expect(look.panel.locator(".ab-say")).to_contain_text("With the whole prompt")
     page.evaluate("async () => (await import('/static/js/view.js')).pin(-3)")
     expect(look.message).to_contain_text("This token is part of the prompt.")
+
+
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        ("tokens", ["na", "\ufffd", "\ufffd", "ve", " fox", "."]),
+        ("words", ["naïve", " fox", "."]),
+        ("messages", ["naïve fox."]),
+    ],
+)
+def test_a_character_that_is_split_over_tokens_is_in_one_word(
+    call: Callable[..., Any], kind: str, expected: list[str]
+) -> None:
+    pieces = [b"na", b"\xc3", b"\xaf", b"ve", b" fox", b"."]
+    parts = [
+        {
+            "text": piece.decode(errors="replace"),
+            "bytes": piece.hex(),
+            "special": False,
+            "message": 0,
+        }
+        for piece in pieces
+    ]
+    units = call("look/attribution/units", "unitsOf", parts, kind)
+    assert [unit["text"] for unit in units] == expected
+
+
+def test_a_prompt_with_tools_is_cut_with_them(page: Page, site: Callable[..., Site]) -> None:
+    """Without them it has other tokens, of which messages and template would not be known."""
+    play = Playground(page, site(context=4096)).open()
+    play.set(max_tokens=8)
+    options = AnswerOptions(play)
+    options.open().check("Calculator")
+    options.close()
+    play.ask(ASK)
+    play.wait_done()
+    look = play.look.open("attribution")
+    choose(look, "Messages")
+    expect(look.panel.locator(".ab-say")).to_contain_text("How likely would")
+    assert [row["left out"] for row in look.csv()] == [ASK]
 
 
 @pytest.mark.parametrize(

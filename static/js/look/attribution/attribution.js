@@ -161,9 +161,10 @@ async function predictedFrom({ ids, position, first, word }) {
 
 /** @param {Segment} segment */
 function cutOf(segment) {
-  const { messages, prompt, continue_final } = segment.originalRequest;
+  const { messages, prompt, continue_final, tools } = segment.originalRequest;
+  const read = messages?.filter((_, i) => !segment.dropped.includes(i));
   /** @type {Countable} */
-  const what = messages ? { messages, continue_final: !!continue_final } : { prompt };
+  const what = read ? { messages: read, continue_final: !!continue_final, ...(tools && { tools }) } : { prompt };
   const cut =
     cuts.get(segment) ??
     tokenize(what).then(

@@ -9,14 +9,18 @@
 /** @typedef {"tokens" | "words" | "paragraphs" | "messages"} Division */
 /** @typedef {Division | "selection"} UnitKind */
 /**
- * A token of the prompt. `message`: number of its message; null: it is of the chat template.
+ * A token of the prompt. `bytes`: hexadecimal, if they are known; `message`: number of its message; null: it is
+ * of the chat template.
  *
- * @typedef {{text: string, special: boolean, message: number | null}} PromptPart
+ * @typedef {{text: string, bytes?: string, special: boolean, message: number | null}} PromptPart
  */
 
-const STARTS_WORD = /^\s|^[^\p{L}\p{N}]/u;
+/** In the text of a token that has a part of a character; it counts as a letter. */
+const SPLIT = "\uFFFD";
+const STARTS_WORD = /^\s|^[^\p{L}\p{N}\uFFFD]/u;
 const ENDS_PARAGRAPH = /\n\s*\n\s*$/;
-const ENDS_WORD = /\s$|[^\p{L}\p{N}]$/u;
+const ENDS_WORD = /\s$|[^\p{L}\p{N}\uFFFD]$/u;
+const utf8 = new TextDecoder();
 
 /**
  * Tokens of the prompt with what is known of them. `cut`: the tokenized request, if it has the same
@@ -31,7 +35,7 @@ export function partsOf(prompt, cut) {
   if (!cut || !isSame)
     return prompt.map(({ text }) => ({ text, special: text === "" || /^<\|.*\|>$/.test(text), message: 0 }));
   const isChat = cut.some(({ role }) => role);
-  return cut.map(({ text, special, message }) => ({ text, special, message: isChat ? message : 0 }));
+  return cut.map(({ text, bytes, special, message }) => ({ text, bytes, special, message: isChat ? message : 0 }));
 }
 
 /**
@@ -53,7 +57,17 @@ export function unitsOf(parts, kind) {
       last.text += text;
     } else units.push({ from: i, to: i + 1, text });
   });
-  return units.filter(({ text }) => text.trim() !== "");
+  return units
+    .filter(({ text }) => text.trim() !== "")
+    .map((unit) => ({ ...unit, text: textOf(parts.slice(unit.from, unit.to)) }));
+}
+
+/** The text of tokens, with the characters that are split over them. @param {PromptPart[]} parts */
+function textOf(parts) {
+  const text = parts.map((part) => part.text).join("");
+  if (!text.includes(SPLIT) || parts.some(({ bytes }) => !bytes)) return text;
+  const all = parts.flatMap(({ bytes }) => bytes?.match(/../g) ?? []);
+  return utf8.decode(Uint8Array.from(all, (byte) => parseInt(byte, 16)));
 }
 
 /**
@@ -63,14 +77,7 @@ export function unitsOf(parts, kind) {
  * @param {import("./selection.js").Span} span
  * @returns {Unit}
  */
-export const selectedUnit = (parts, { from, to }) => ({
-  from,
-  to,
-  text: parts
-    .slice(from, to)
-    .map(({ text }) => text)
-    .join(""),
-});
+export const selectedUnit = (parts, { from, to }) => ({ from, to, text: textOf(parts.slice(from, to)) });
 
 /** Return a unit for all heads, then for each head. @param {Unit} unit @param {number} nHeads @returns {Unit[]} */
 export const byHead = (unit, nHeads) => [unit, ...Array.from({ length: nHeads }, (_, head) => ({ ...unit, head }))];
