@@ -21,6 +21,14 @@ from e2e.conversations.drawer import STORAGE_OFF
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import TWO_FRAMES
+from tests.app.fake_options import ENDLESS
+
+CUT_BY = """(selector) => {
+  const button = document.querySelector(selector);
+  WebSocket.prototype.send = function () { this.close(); delete WebSocket.prototype.send };
+  button.click();
+}"""
+"""Presses a button whose first message is lost with the connection."""
 
 
 @pytest.mark.slow
@@ -114,13 +122,7 @@ def test_a_branch_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
     play.ask()
     play.wait_tokens(12)
     play.tokens.nth(4).click()
-    play.page.evaluate(
-        """() => {
-          const row = document.querySelector(".cands li:not(.pick-row) button:enabled");
-          WebSocket.prototype.send = function () { this.close(); delete WebSocket.prototype.send };
-          row.click();
-        }"""
-    )
+    page.evaluate(CUT_BY, ".cands li:not(.pick-row) button:enabled")
     expect(page.locator("#version")).to_have_text("2/2", timeout=15_000)
     play.wait_tokens(9)
     play.stop.click()
@@ -245,3 +247,20 @@ def test_what_cannot_be_changed_offers_nothing(page: Page, site: Callable[..., S
     expect(page.locator(".cands .w:enabled").first).to_be_visible()
     page.locator(".answer").first.locator(".tok").nth(2).click()
     expect(page.locator(".cands .w:enabled")).to_have_count(0)
+
+
+def test_a_run_again_that_was_asked_for_when_the_line_broke_comes_when_it_is_back(
+    page: Page, site: Callable[..., Site], allowed_console: list[str]
+) -> None:
+    allowed_console.append(LOST_LINE)
+    play = Playground(page, site(delay=0.03, context=ENDLESS))
+    play.route_sockets()
+    play.open()
+    play.set(max_tokens=ENDLESS, seed=5)
+    play.ask()
+    play.wait_tokens(12)
+    play.reach.open()
+    page.evaluate(CUT_BY, ".rc-again")
+    expect(page.locator("#version")).to_have_text("2/2")
+    page.evaluate("async () => (await import('/static/js/turns/stop.js')).stop()")
+    play.wait_done()

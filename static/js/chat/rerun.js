@@ -23,11 +23,18 @@ export function rerun() {
   goOn();
 }
 
-function goOn() {
-  if (!wanted || state.active || !ready()) return;
+/** @param {Set<string>} [topics] */
+function goOn(topics) {
+  if (!wanted || !ready()) return;
   const answer = wanted;
+  if (answer !== shownAnswer(lastTurn())) wanted = null;
+  else if (!state.active) begin(answer);
+  else if (topics?.has("connection")) stop(); // the first stop may be lost with the connection
+}
+
+/** @param {Answer} answer */
+function begin(answer) {
   wanted = null;
-  if (answer !== shownAnswer(lastTurn())) return;
   const at = lastPatched(answer);
   if (at === null) regenerate({ seed: seedOf(answer) });
   else replaceToken(answer, at, [answer.tokens[at]]);
