@@ -192,7 +192,8 @@ def test_a_second_turn_finds_the_first_in_the_cache(page: Page, bundled: Site) -
     assert sums["prompt tokens"] - before["prompt_tokens"] == sum(prompts)
     assert sums["prompt tokens found"] - before["reused_tokens"] == sum(reused)
     rate = 100 * sums["prompt tokens found"] / sums["prompt tokens"]
-    expect(page.locator(".kv-figures dd").first).to_have_text(f"{rate:.1f} %")
+    shown = page.locator(".kv-figures dd").first.inner_text().removesuffix(" %")
+    assert float(shown) == pytest.approx(rate, abs=0.05 + 1e-9)  # 81.25 may become 81.2 or 81.3
     answer = ask_engine(bundled, CacheBlocks())
     blocks = [row for row in rows if row["block"]]
     for column, name in (("runs", "owners"), ("tokens found", "n_found"), ("used", "used")):
