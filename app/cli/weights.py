@@ -6,6 +6,7 @@ import click
 
 from app.cli.errors import errors
 from app.cli.options import settings_options
+from app.cli.untrusted import echo_untrusted
 from app.config import AutoDtype, Settings
 from app.models.progress_line import fetch_with_line, find_with_line
 from gpu import DtypeChoice, Inventory, RopeTable, TensorEntry
@@ -30,7 +31,7 @@ def weights(model: str | None, revision: str | None, dtype: AutoDtype) -> None:
         )
         fetch_with_line(found)
         for line in weight_lines(Inventory.from_folder(found.path, found.dtype.dtype), found.dtype):
-            click.echo(line)
+            echo_untrusted(line.replace("\n", "\N{REPLACEMENT CHARACTER}"))  # names are the file's
 
 
 def weight_lines(inventory: Inventory, dtype: DtypeChoice) -> list[str]:

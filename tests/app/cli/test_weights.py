@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import shutil
+import sys
 import threading
 import time
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 from flask.testing import FlaskClient
+from safetensors.numpy import load_file, save_file
 
 from app import create_app, tale
 from app.cli.main import main
@@ -20,6 +24,7 @@ from app.cli.weights import HEADINGS, weight_lines
 from app.config import Settings
 from app.models.memory import dtype_of_files
 from gpu import DtypeChoice, Inventory, TensorSummary
+from tests.app.cli.test_untrusted import Terminal
 from tests.app.conftest import Site, StartSite
 from tests.gpu.models import random_llama
 
@@ -215,3 +220,18 @@ def test_a_folder_that_is_no_model(folder: str, message: str) -> None:
     result = run(folder)
     assert result.exit_code == 2
     assert result.stderr.startswith(f"Error: {message}")
+
+
+def test_names_in_a_file_cannot_control_the_terminal(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = shutil.copytree(FOLDER, tmp_path / "model")
+    file = folder / "model.safetensors"
+    tensors = load_file(file)
+    save_file({**tensors, "\x1b]0;title\x07\nname": np.zeros(1, np.float32)}, file)
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stdout", terminal)
+    main(["weights", str(folder)], standalone_mode=False)
+    lines = terminal.getvalue().splitlines()
+    (row,) = (line for line in lines if "name" in line)
+    assert row.startswith("�]0;title��name ")
