@@ -71,6 +71,8 @@ class Handler(WSGIRequestHandler):
             self.wfile.write(REFUSAL)
             self.close_connection = True
             return False
+        if self.request_version < "HTTP/1.1":  # chunks are not known there
+            self.protocol_version = "HTTP/1.0"
         chunked = "Transfer-Encoding" in self.headers
         self.rfile.end_head(
             None if chunked else int(self.headers.get("Content-Length", 0)),

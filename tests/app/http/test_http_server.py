@@ -452,6 +452,19 @@ def test_headers_without_an_end_are_refused(site: Site) -> None:
     assert status(ask(site.port, HEALTH[:-2] + lines + b"\r\n")) == 431
 
 
+def test_a_stream_has_no_chunks_for_a_client_of_http_1_0(site: Site) -> None:
+    """Such as ApacheBench; its end is that of the connection."""
+    body = b'{"prompt":"Once","max_tokens":2,"stream":true}'
+    length = b"Content-Length: %d\r\n\r\n" % len(body)
+    head, _, text = ask(site.port, POST.replace(b"/1.1", b"/1.0") + length + body).partition(
+        b"\r\n\r\n"
+    )
+    assert head.startswith(b"HTTP/1.0 200 ")
+    assert b"transfer-encoding" not in head.lower()
+    assert text.startswith(b"data: {")
+    assert text.endswith(b"}\n\ndata: [DONE]\n\n")
+
+
 def chunks(data: bytes, size: int) -> bytes:
     pieces = [data[at : at + size] for at in range(0, len(data), size)]
     return b"".join(b"%x\r\n%s\r\n" % (len(piece), piece) for piece in pieces)
