@@ -165,6 +165,11 @@ def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
                 found = [vector for answer in answers for vector in answer["vectors"]]
             vectors = [body.vector(vector, normalize=info.normalize) for vector in found]
             return _answer(info.name, vectors, n_tokens)
+        if hello.upstream is not None:
+            raise InvalidRequest(
+                "embeddings are not passed on to an upstream server; ask for them at "
+                f"{hello.upstream.url}"
+            )
         body.check_dimensions(hello.model.hidden_size)
         with turn_to_read(engine):
             questions = [salted(one) for one in body.questions(tokenizer, hello)]

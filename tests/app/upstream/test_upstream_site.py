@@ -12,6 +12,7 @@ import pytest
 from app import tale
 from app.config import Settings
 from app.engine.loading import load_engine
+from app.http.errors import body_of
 from app.models.model_source import ModelSource
 from app.prompt.limited_tokenizer import load_tokenizer
 from app.upstream.dialect import MAX_LOGPROBS
@@ -203,6 +204,22 @@ def test_no_watermark_is_looked_for_without_the_vocabulary(
     answer = front(start_site()).app.test_client().post("/watermark", json=text)
     assert answer.status_code == 400
     assert "--tokenizer" in answer.get_json()["error"]["message"]
+
+
+@pytest.mark.parametrize("fields", [{}, {"dimensions": 256}])
+def test_embeddings_are_to_be_asked_for_at_the_upstream(
+    front: Front, stand_in: StandIn, fields: dict[str, Any]
+) -> None:
+    client = front(stand_in).app.test_client()
+    response = client.post("/v1/embeddings", json={"input": "a fox", **fields})
+    assert (response.status_code, response.json) == (
+        400,
+        body_of(
+            f"embeddings are not passed on to an upstream server; ask for them at {stand_in.url}",
+            400,
+            code="invalid_request",
+        ),
+    )
 
 
 @pytest.mark.parametrize("path", ["completions", "chat/completions"])
