@@ -345,18 +345,37 @@ def test_the_key_is_sent_and_not_shown(
 # ---- changes while it writes -----------------------------------------------------------------
 
 
+def held_after(n: int, go_on: threading.Event) -> Callable[[Handler], None]:
+    """Return an answer that sends `n` words, and the others once the test has done something."""
+
+    def answer(handler: Handler) -> None:
+        handler.begin_stream()
+        for i, word in enumerate(WORDS):
+            if i == n:
+                assert go_on.wait(PATIENCE_S)
+            handler.send_event({"choices": [handler.choice(word, True)]})
+        handler.send_event(b"[DONE]")
+
+    return answer
+
+
 def test_a_change_begins_another_stream_from_the_text_so_far(
     connect: Connect, stand_in: StandIn
 ) -> None:
-    engine = connect("vllm")
-    stand_in.answer = lambda handler: handler.stream(WORDS, delay=0.02)
+    engine, n, changed = connect("vllm"), 3, threading.Event()
+
+    def answer(handler: Handler) -> None:
+        is_first = len(stand_in.bodies) == 1
+        (held_after(n, changed) if is_first else lambda again: again.stream(WORDS))(handler)
+
+    stand_in.answer = answer
     written = Written()
     run = engine.submit(Request(chat(engine), SamplingParams(seed=5, max_tokens=9)), written)
-    written.until(lambda event: isinstance(event, Token) and event.index == 2)
-    index = run.update(temperature=0.2)
+    written.until(lambda event: isinstance(event, Token) and event.index == n - 1)
+    assert run.update(temperature=0.2) == n
+    changed.set()
     written.wait_done()
     first, second = stand_in.bodies
-    n = index
     assert (first["temperature"], second["temperature"]) == (1.0, 0.2)
     assert second["messages"][-1] == {"role": "assistant", "content": "".join(WORDS[:n])}
     assert second["continue_final_message"] is True
@@ -409,14 +428,15 @@ def test_a_text_that_goes_on_in_another_stream_has_one_prompt(
 def test_settings_of_an_answer_that_cannot_go_on_do_not_change(
     connect: Connect, stand_in: StandIn
 ) -> None:
-    engine = connect()
-    stand_in.answer = lambda handler: handler.stream(WORDS, delay=0.02)
+    engine, tried = connect(), threading.Event()
+    stand_in.answer = held_after(1, tried)
     written = Written()
     run = engine.submit(Request(chat(engine)), written)
     written.until(lambda event: isinstance(event, Token))
     with pytest.raises(InvalidRequest, match="act on the next answer"):
         run.update(temperature=0.2)
-    assert run.update(capture=False) >= 1
+    assert run.update(capture=False) == 1
+    tried.set()
     written.wait_done()
     assert words_of(written) == list(WORDS)
     assert len(stand_in.bodies) == 1
