@@ -8,10 +8,11 @@ them.
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import NamedTuple, TypedDict, Unpack
+from typing import Any, NamedTuple, TypedDict, Unpack
 
 from gpu import ops
 from gpu.config import ModelConfig
@@ -60,6 +61,9 @@ SAMPLING = ("plain", "captured")
 WITHOUT_LAYERS = ("lens", "head_out")
 """Kinds of plans whose input is not the residual stream before the first layer."""
 
+MAX_KV_VARIANTS = 8
+"""Changes of what attention reads whose plans are kept: each window needs kernels of its own."""
+
 LEAST_ROWS = {"states": 2, "lens": 2}
 """Fewest rows of plans of these kinds. States begin at multiples of 64 floats and a row takes a
 multiple of 32, so with two rows or more the states are contiguous: a lens reads them as one
@@ -107,6 +111,7 @@ class RecordedPlan:
 
     received  (rows, width): where the rows of the stage before are written; None in the first stage
     sent      (rows, width): rows of the next stage; None in the last stage
+    prepared  commands that were made of the plan, kept as long as it
     """
 
     key: PlanKey
@@ -115,6 +120,7 @@ class RecordedPlan:
     n_queries: int
     received: Tensor | None = None
     sent: Tensor | None = None
+    prepared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
 
     @property
     def capture(self) -> Capture | None:
@@ -260,6 +266,7 @@ class PlanCache:
             model.config, pools.n_slots, memory, n_inputs
         )
         self._plans: dict[PlanKey, RecordedPlan] = {}
+        self._kv_variants: OrderedDict[KvVariant, None] = OrderedDict()  # least recently used first
 
     @property
     def split_tokens(self) -> int:
@@ -335,9 +342,24 @@ class PlanCache:
         samples = _bucket(n_samples, SAMPLE_BUCKETS)
         key = PlanKey(rows, samples, splits, kind, interventions, loras, **changes)
         key = key._replace(apart=key.apart and rows > self.split_rows)
+        if key.kv is not None:
+            self._keep_variant(key.kv)
         if key not in self._plans:
             self._plans[key] = self._record(key)
         return self._plans[key]
+
+    def _keep_variant(self, kv: KvVariant) -> None:
+        """Keep the plans of this variant, and forget those of the one that was not used for longest
+        if there are too many."""
+        self._kv_variants[kv] = None
+        self._kv_variants.move_to_end(kv)
+        if len(self._kv_variants) <= MAX_KV_VARIANTS:
+            return
+        forgotten, _ = self._kv_variants.popitem(last=False)
+        lost = [key for key in self._plans if key.kv == forgotten]
+        dispatches = [d for key in lost for d in self._plans.pop(key).plan.dispatches]
+        kept = {id(d.kernel) for plan in self._plans.values() for d in plan.plan.dispatches}
+        self.kernels.forget({id(d.kernel) for d in dispatches} - kept)
 
     def _record(self, key: PlanKey) -> RecordedPlan:
         n_rows, n_samples, n_splits, kind, interventions, loras, apart, kv, watermark, masked = key

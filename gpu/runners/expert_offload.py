@@ -22,7 +22,7 @@ import numpy as np
 
 from gpu.models.layer import Moe
 from gpu.ops.moe import NOT_RESIDENT
-from gpu.plans.plan_cache import PlanKey, RecordedPlan
+from gpu.plans.plan_cache import RecordedPlan
 from gpu.runners.expert_slots import ExpertSlots, ResidentExperts
 from gpu.step import ExpertUse, LayerExpertUse
 from gpu.webgpu.buffers import Memory
@@ -61,14 +61,14 @@ class ExpertOffload:
         n_bytes = 4 * memory.max_rows * experts_per_token
         self._routed = self._calls.readback(n_bytes, "routed")
         memory.n_bytes["work"] += n_bytes
-        self._offloaded: dict[PlanKey, list[OffloadedLayer]] = {}
 
     def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
         """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
-        if recorded.key not in self._offloaded:
-            self._offloaded[recorded.key] = self._split(recorded.plan)
+        layers = recorded.prepared.get(OffloadedLayer)
+        if layers is None:
+            layers = recorded.prepared[OffloadedLayer] = self._split(recorded.plan)
         used, timed = ExpertUse(), recorded.capture is not None
-        for moe in self._offloaded[recorded.key]:
+        for moe in layers:
             self._calls.submit(self._calls.encode(moe.before, self._routed), self._routed)
             *others, last = rounds = self._slots[moe.layer].rounds(self._chosen(n_rows))
             ms = 0.0

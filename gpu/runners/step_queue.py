@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+import weakref
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future
@@ -21,7 +22,7 @@ from typing import Any
 import numpy as np
 
 from gpu.kv.pools import KvPools
-from gpu.plans.plan_cache import PlanKey, RecordedPlan, StepTensors
+from gpu.plans.plan_cache import RecordedPlan, StepTensors
 from gpu.runners.dispatch_timer import DispatchTimer
 from gpu.runners.expert_offload import ExpertOffload
 from gpu.runners.step_inputs import StepInputs
@@ -104,7 +105,6 @@ class StepQueue:
         self._calls = calls = open_calls(device)
         self._inputs = StepInputs(calls, tensors, pools.step_tables)  # of steps outside the queue
         self._timestamps = Timestamps(device, n_marks) if device.has_timestamps else None
-        self._prepared: dict[tuple[PlanKey, int], Any] = {}
         self._started: set[int] = set()  # kernels that have run, by their identity
         self._free = deque(
             ReadbackSlot(
@@ -269,6 +269,7 @@ class StepQueue:
             return False
         prepared = self._calls.prepare(StepCommands(((dispatch.in_pass,),)))
         self._started.add(id(dispatch.kernel))
+        weakref.finalize(dispatch.kernel, self._started.discard, id(dispatch.kernel))
         self._inputs.pack(EMPTY_STEP)
         self._device.submissions.settle()
         self._inputs.write()
@@ -291,14 +292,13 @@ class StepQueue:
     def _prepare(self, recorded: RecordedPlan, n_queries: int) -> Any:
         """Return a plan's commands. May submit a step of its own, so it must come before the
         step's."""
-        key = (recorded.key, n_queries)
-        prepared = self._prepared.get(key)
+        prepared = recorded.prepared.get(n_queries)
         if prepared is None:
             # The driver compiles the first kernels while wgpu still makes the others' pipelines.
             for dispatch in recorded.plan.dispatches:
                 self._start(dispatch)
             prepared = self._calls.prepare(self._commands(recorded, n_queries))
-            self._prepared[key] = prepared
+            recorded.prepared[n_queries] = prepared
         return prepared
 
     def _commands(self, recorded: RecordedPlan, n_queries: int) -> StepCommands:

@@ -209,6 +209,10 @@ class Kernels:
             self._kernels[key] = self._begin(kernel.name, kernel.source, dict(kernel.constants))
         return self._kernels[key]
 
+    def forget(self, ids: Collection[int]) -> None:
+        """Keep the kernels of these identities no longer: nobody who is kept uses them."""
+        self._kernels = {key: k for key, k in self._kernels.items() if id(k) not in ids}
+
     def close(self) -> None:
         """Cancel what has not begun to compile, and wait for the rest."""
         self._compiler.close()

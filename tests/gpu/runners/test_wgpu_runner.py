@@ -15,11 +15,13 @@ import pytest
 import wgpu
 
 from gpu.checks.sampler_rig import settings
+from gpu.plans import plan_cache
 from gpu.runners.wgpu_runner import WgpuRunner
 from gpu.sampling_params import TokenBias
-from gpu.step import FROM_GPU, Row, Step
+from gpu.step import FROM_GPU, Floats, KvVariant, Row, Step
 from gpu.webgpu.compiler import Compiler
 from gpu.webgpu.device import Device
+from gpu.webgpu.kernels import Kernel
 from tests.gpu.engine import driving
 from tests.gpu.engine.driving import GREEDY, counted
 from tests.gpu.models import random_llama
@@ -250,6 +252,34 @@ def test_no_timing_of_the_dispatches_leaks_a_gpu_object(model: tuple[str, WgpuRu
     before = live_objects()
     runner.profile(step, 1)
     assert live_objects() == before
+
+
+def test_plans_of_the_latest_windows_alone_are_kept(
+    model: tuple[str, WgpuRunner], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each window that somebody asks about has kernels of its own."""
+    monkeypatch.setattr(plan_cache, "MAX_KV_VARIANTS", 2)
+    name, runner = model
+    ids = random_llama.ids(name, 5)
+    driving.begin(runner, 0, ids, len(ids))
+    rows = tuple(Row(0, i, int(id)) for i, id in enumerate(ids))
+    step = Step(rows, (replace(GREEDY, row=len(rows) - 1),))
+
+    def ask(window: int) -> Floats:
+        return runner.logits(replace(step, kv=KvVariant(window=window)))
+
+    def kept() -> tuple[int, int]:
+        """Return the number of kernels and of bind groups. Tests keep all pipelines."""
+        n_bind_groups = live_objects()["native BindGroup"]
+        return sum(isinstance(thing, Kernel) for thing in gc.get_objects()), n_bind_groups
+
+    first = [ask(window) for window in (1, 2)]
+    before = kept()
+    for window in (3, 4):
+        ask(window)
+    assert kept() == before
+    assert not np.array_equal(first[0], first[1])
+    assert [ask(1).tolist(), ask(2).tolist()] == [found.tolist() for found in first[:2]]
 
 
 def test_no_step_leaks_memory(model: tuple[str, WgpuRunner]) -> None:
