@@ -159,7 +159,10 @@ class ReplicaRun:
             remote.cancel()
 
     def next_request(self) -> Request:
-        """Return the request that goes on where the last attempt ended."""
+        """Return the request that goes on where the last attempt ended. Patches that a change has
+        dropped are in no later one."""
+        set_last = (update.interventions for update in reversed(self._updated))
+        now = next((one for one in set_last if one is not None), self.request.interventions)
         last = max((update.index for update in self._updated), default=-1)
         acted = (
             ScheduledUpdate(
@@ -170,7 +173,13 @@ class ReplicaRun:
             )
             for update in self._updated
         )
-        coming = (update for update in self.request.updates if update.index > last)
+        coming = (
+            replace(update, interventions=update.interventions.with_patches_of(now))
+            if update.interventions is not None
+            else update
+            for update in self.request.updates
+            if update.index > last
+        )
         return replace(
             self.request,
             ids=[*self.request.ids, *self._written],

@@ -107,6 +107,11 @@ class Interventions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omi
     loras: tuple[LoraStrength, ...] = ()
     experts: tuple[ExpertOff, ...] = ()
 
+    def with_patches_of(self, now: Interventions) -> Interventions:
+        """Return these without the patches that `now` does not have."""
+        patch = tuple(one for one in self.patch if one in now.patch)
+        return msgspec.structs.replace(self, patch=patch)
+
 
 NO_INTERVENTIONS = Interventions()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 
-import msgspec
 import numpy as np
 
 from gpu.config import ModelConfig
@@ -46,16 +45,12 @@ class ResolvedInterventions:
 
     def with_patches_of(self, now: Interventions) -> ResolvedInterventions:
         """Return these without the patches that `now` does not have."""
-        patch = tuple(one for one in self.requested.patch if one in now.patch)
-        if patch == self.requested.patch:
-            return self
+        requested = self.requested.with_patches_of(now)
         patches: dict[int, dict[int, Vector]] = {}
-        for one in patch:
+        for one in requested.patch:
             vector = self.patches[one.position][one.layer]
             patches.setdefault(one.position, {})[one.layer] = vector
-        return replace(
-            self, requested=msgspec.structs.replace(self.requested, patch=patch), patches=patches
-        )
+        return replace(self, requested=requested, patches=patches)
 
     def validate(self, config: ModelConfig) -> None:
         """Raise InvalidRequest for vectors that are not finite."""

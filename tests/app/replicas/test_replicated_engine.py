@@ -13,12 +13,21 @@ from app.protocol.messages import Hello, Status
 from app.replicas import engine as replicated
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.run import MAX_ENGINES
-from gpu import InvalidRequest, QueueFull, Request, SamplingParams, ScheduledUpdate
+from gpu import (
+    Interventions,
+    InvalidRequest,
+    Patch,
+    QueueFull,
+    Request,
+    SamplingParams,
+    ScheduledUpdate,
+)
 from gpu.events import Accepted, Queued, Token, Updated
 from gpu.inspection.requests import CacheBlocks, Losses
 from gpu.pace import LEAST_PACE, PaceChange
 from tests.app.page import wait_until
 from tests.app.replicas.mortal import MortalEngine, Written, token, wait_ready
+from tests.app.replicas.test_replica_processes import write_to_the_end
 from tests.gpu.engine.scripted_runner import expected
 
 Start = Callable[..., tuple[ReplicatedEngine, list[MortalEngine]]]
@@ -269,6 +278,25 @@ def test_a_change_that_had_not_acted_yet_acts_elsewhere_and_is_told_once(start: 
     moved = home(replicas).requests[-1]
     assert moved.n_written < first == moved.updates[0].index, "it was in flight"
     assert [event.index for event in text.of(Updated)] == [first]
+
+
+def test_a_patch_that_was_dropped_is_in_no_change_to_come(start: Start) -> None:
+    engine, replicas = start()
+    patched = Interventions(patch=(Patch(0, 2, "a fox", 1),))
+    scheduled = (ScheduledUpdate(20, {"temperature": 0.5}, interventions=patched),)
+    params = SamplingParams(max_tokens=30, ignore_eos=True)
+    text = Written()
+    asked = Request(PROMPT, params, updates=scheduled, interventions=patched, pace=0.0)
+    run = engine.submit(asked, text)
+    run.update(pace=PaceChange(steps=6))
+    after(text, 5)
+    first = run.update(interventions=Interventions())
+    home(replicas).die()
+    write_to_the_end(run)
+    assert text.wait_done().reason == "length"
+    assert home(replicas).requests[-1].n_written == first == 6
+    told = [event.interventions for event in text.of(Updated) if event.interventions is not None]
+    assert told == [Interventions(), Interventions()]
 
 
 def test_runs_wait_for_an_engine_if_none_is_ready(start: Start) -> None:
