@@ -90,6 +90,29 @@ def test_a_bias_acts(small: LocalEnginePage) -> None:
     assert ids_of(small.run(asked)[0]) == [300, 300, 300]
 
 
+ASKED_AT_THE_END = """() => {
+  const { questions, scheduler } = engine;
+  const isLast = ({ nSubmitted, settled }) => nSubmitted === 3 && !settled;
+  questions.isDue = () => scheduler.active.some(isLast);
+}"""
+
+
+@pytest.mark.quick
+def test_a_known_change_of_the_length_acts_beside_questions(small: LocalEnginePage) -> None:
+    """Also if a question is due from the last token of the old length on, so that no step is made
+    until that token was read."""
+    prompt = SMALL.texts[0].prompt_ids
+    longer = [{"index": 3, "params": {"max_tokens": 6}}]
+    small.page.evaluate(ASKED_AT_THE_END)
+    try:
+        [run] = small.run(request(prompt, updates=longer, temperature=0, max_tokens=3))
+    finally:
+        small.page.evaluate("delete engine.questions.isDue")
+    assert ids_of(run) == SMALL.texts[0].greedy_ids[:6]
+    [told] = [event for event in run if event["type"] == "updated"]
+    assert (told["index"], told["params"]["max_tokens"]) == (3, 6)
+
+
 QUEUED = """async (requests) => {
   const { RunQueue } = await import("/static/js/local/run-queue.js");
   const queue = new RunQueue(engine, String, { active: 1, queue: 3, context: 512 });

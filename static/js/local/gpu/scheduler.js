@@ -156,6 +156,9 @@ export class Scheduler {
     }
     const prompt = this.active.find((sequence) => sequence.prefilling && !sequence.finished);
     if (prompt) this.addChunk(step, prompt, Math.min(this.chunk, most - step.rows.length));
+    // Now, and not when the next token is wanted: without a change there may be no next one.
+    for (const { sequence, sampledRow } of step.parts)
+      if (sampledRow !== null) sequence.applyScheduledUpdates();
     return step.rows.length ? step : null;
   }
 
