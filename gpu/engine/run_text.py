@@ -94,7 +94,7 @@ class RunText:
         """Have a grammar go by `max_tokens` of the settings now. `in_flight`: whether the next
         token was drawn already."""
         if self.grammar is not None:
-            self.grammar.reopen(None if in_flight else self._n_left(len(self.ids) - 2))
+            self.grammar.change_limit(None if in_flight else self._n_left(len(self.ids) - 2))
 
     def _end_after(self, position: int) -> End | None:
         """Return why no token can follow the one sampled after `position`; None if one can."""

@@ -132,14 +132,15 @@ class GrammarMatcher:
             self.closed = True
         self._expect_time()
 
-    def reopen(self, n_left: int | None) -> None:
-        """Let a text that is being brought to its end go by another limit: `n_left` tokens may be
-        written now. None: the next one is in flight, and was drawn by the old limit."""
-        if not self.closed or self.complete:
+    def change_limit(self, n_left: int | None) -> None:
+        """Bring the text to its end by another limit than before: `n_left` tokens may be written
+        now. None: the next one is in flight, and was drawn by the old limit."""
+        if self.complete:
             return
         self.closed = False
         if n_left is not None:
-            self._look()
+            with self._budget.spend():
+                self._look()
             self.end_within(n_left)
 
     def _expect_time(self) -> None:

@@ -21,6 +21,7 @@ from gpu.inspection.requests import Waterfall
 from gpu.load_options import LoadOptions
 from gpu.request import Request
 from gpu.sampling_params import SamplingParams
+from gpu.scheduled_updates import ScheduledUpdate
 from gpu.text.grammar_matcher import MAX_STEP_ITEMS, GrammarCompiler
 from gpu.text.grammar_vocabulary import GrammarVocabulary
 from gpu.text.tokenizer import Tokenizer
@@ -259,28 +260,31 @@ def test_the_filters_know_that_a_limit_brings_json_to_its_end(engines: dict[str,
         assert (info["chosen"], info["allowed"]["n"]) == (token.id, token.allowed.n), at
 
 
-def test_a_raised_limit_opens_a_text_that_was_being_brought_to_its_end(
+def test_a_limit_that_is_moved_in_a_pause_acts_on_the_next_token(
     engines: dict[str, Engine],
 ) -> None:
-    """In a pause before the token that closes a string: the next one is drawn from all that may
-    follow, and the text, which ends by itself, does not end with the reason of a limit."""
+    """Raised where a string is being closed, the next token is drawn from all that may follow, and
+    the text, which ends by itself, does not end with the reason of a limit. Lowered, it is the one
+    that closes the string. A replay has the same ids."""
     engine = engines["wgpu"]
-    grammar = Grammar("json_schema", '{"type": "string"}')
     request = msgspec.structs.replace(
-        story(engine, seed=4, temperature=1.0, max_tokens=40), grammar=grammar, pace=0.0
+        story(engine, seed=4, temperature=1.0, max_tokens=40),
+        grammar=Grammar("json_schema", '{"type": "string"}'),
     )
-    paced = Paced(engine, request)
-    paced.preview(0)
-    index = 33  # seven tokens are left: one closes the string, and six are to spare
-    paced.press(index)
-    assert paced.preview(index).allowed.n < 10
-    paced.run.update(max_tokens=250)
-    assert paced.preview(index).allowed.n > 1000
-    paced.end()
-    text = "".join(token.text for token in paced.of(Token))
-    assert len(paced.ids) > 40
-    assert json.loads(text)
-    assert paced.of(Done)[0].reason == "stop"
+    for n_before, limit, reason in ((33, 250, "stop"), (20, 26, "length")):
+        paced = Paced(engine, msgspec.structs.replace(request, pace=0.0))
+        paced.preview(0)
+        paced.press(n_before)
+        closes = [paced.preview(n_before).allowed.n == 1]  # the last seven tokens close the string
+        index = paced.run.update(max_tokens=limit)
+        closes.append(paced.preview(n_before).allowed.n == 1)
+        assert closes == [limit > 40, limit < 40]
+        ids = paced.end()
+        json.loads("".join(token.text for token in paced.of(Token)))
+        assert paced.of(Done)[0].reason == reason
+        updates = (ScheduledUpdate(index, {"max_tokens": limit}),)
+        tokens, _ = written(engine, msgspec.structs.replace(request, updates=updates))
+        assert [token.id for token in tokens] == ids
 
 
 def test_a_run_without_a_grammar_says_nothing_of_one(engines: dict[str, Engine]) -> None:
