@@ -15,6 +15,7 @@ import msgspec
 from flask import Flask, Response
 
 from app.engine_client import EngineClient
+from app.http.client_limits import place
 from app.http.errors import ModelNotFoundError
 from app.http.json_bodies import answer
 from gpu import LoraChange, lora_changes
@@ -36,4 +37,6 @@ def register(app: Flask, engine: EngineClient, folders: Mapping[str, Path]) -> N
         if name not in loaded or name not in folders:
             has = f"it has {', '.join(loaded)}" if loaded else "it has none"
             raise ModelNotFoundError(f"no adapter {name[:64]!r} is loaded; {has}", "name")
-        return answer(LoraChanges(name, lora_changes(name, folders[name], engine.require_path())))
+        with place(engine):
+            changes = lora_changes(name, folders[name], engine.require_path())
+        return answer(LoraChanges(name, changes))

@@ -11,6 +11,7 @@ import msgspec
 from flask import Flask, Response, request
 
 from app.engine_client import EngineClient, UnavailableError
+from app.http.client_limits import place
 from app.http.errors import ModelNotFoundError
 from app.http.json_bodies import answer
 from app.protocol.messages import Hello
@@ -31,7 +32,7 @@ def register(app: Flask, engine: EngineClient) -> None:
     @app.get("/api/weights/<path:name>")
     def tensor(name: str) -> Response:
         _running(engine)
-        with reading:
+        with place(engine), reading:
             return answer(TensorSummary.from_folder(engine.require_path(), name))
 
 

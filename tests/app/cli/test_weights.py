@@ -8,6 +8,7 @@ import shutil
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from app.models.memory import dtype_of_files
 from gpu import DtypeChoice, Inventory, TensorSummary
 from tests.app.cli.test_untrusted import Terminal
 from tests.app.conftest import Site, StartSite
+from tests.app.page import PATIENCE_S
 from tests.gpu.models import random_llama
 
 FOLDER = tale.model_dir()
@@ -164,6 +166,50 @@ def test_tensors_are_read_one_at_a_time(
     for thread in threads:
         thread.join()
     assert most == [1, 1, 1, 1]
+
+
+def test_a_client_has_as_many_tensors_read_as_it_may_have_runs(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each request that waits for its turn has a connection, which the page would lack."""
+    app = start_site(n_slots=1, queue=0).app
+    summary = TensorSummary.from_folder(FOLDER, "model.norm.weight")
+    begun, go_on = threading.Event(), threading.Event()
+
+    def slow(*_: Any) -> TensorSummary:
+        begun.set()
+        assert go_on.wait(PATIENCE_S)
+        return summary
+
+    def ask() -> int:
+        return app.test_client().get(f"/api/weights/{NAME}").status_code
+
+    monkeypatch.setattr(TensorSummary, "from_folder", slow)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask)
+        assert begun.wait(PATIENCE_S)
+        second = pool.submit(ask)
+        wait([second], PATIENCE_S)
+        go_on.set()
+        assert (first.result(), second.result()) == (200, 429)
+
+
+def test_a_client_has_as_many_adapters_read_as_it_may_have_runs(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    engine = start_site(n_slots=1, queue=0, loras=("fox",)).engine
+    client = create_app(Settings(port=0), engine, loras={"fox": tmp_path}).test_client()
+    statuses: list[int] = []
+
+    def changes(*_: Any) -> tuple[()]:
+        if not statuses:
+            statuses.append(0)
+            statuses[0] = client.get("/api/loras/fox").status_code
+        return ()
+
+    monkeypatch.setattr("app.http.loras.lora_changes", changes)
+    statuses.append(client.get("/api/loras/fox").status_code)
+    assert statuses == [429, 200]
 
 
 # ---- the command -----------------------------------------------------------------------------
