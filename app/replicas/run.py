@@ -189,12 +189,14 @@ class ReplicaRun:
 
     def end_if_done(self) -> bool:
         """End the run if nothing can follow what was written; return whether it has ended."""
-        params = self.request.params if not self._updated else self._updated[-1].params
+        params, n_due = self.request.params, 0
+        if self._updated:  # tokens before the last change were on their way
+            params, n_due = self._updated[-1].params, self._updated[-1].index
         if self._cancelled:
             self.end("cancelled")
         elif self._eos:
             self.end("eos")
-        elif len(self._written) >= params.max_tokens:
+        elif len(self._written) >= max(params.max_tokens, n_due):
             self.end("length")
         else:
             return False

@@ -68,6 +68,19 @@ def test_a_change_acts_from_the_token_it_is_acknowledged_for(small: LocalEngineP
     assert ids_of(again) == ids_of(run)
 
 
+def test_a_limit_below_what_was_written_ends_a_run_before_the_token_it_acts_on(
+    small: LocalEnginePage,
+) -> None:
+    prompt = SMALL.texts[1].prompt_ids
+    live = {"after": 5, "params": {"max_tokens": 2}}
+    run = small.run(request(prompt, live=live, temperature=0, max_tokens=20))[0]
+    [index] = [event["index"] for event in run if event["type"] == "updated"]
+    update = {"index": index, "params": {"max_tokens": 2}}
+    again = small.run(request(prompt, updates=[update], temperature=0, max_tokens=20))[0]
+    assert [len(ids_of(run)), run[-1]["reason"]] == [index, "length"]
+    assert ids_of(again) == ids_of(run)
+
+
 def test_a_cancelled_run_disturbs_no_other(small: LocalEnginePage) -> None:
     first, second, third = SMALL.texts[:3]
     runs = small.run(

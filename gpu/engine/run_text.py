@@ -28,6 +28,8 @@ class RunText:
     ids        the prompt and every token read since
     n_written  samples read, with those that another engine wrote
     params     the settings in force
+    n_due      tokens that were submitted before the settings changed last: a `max_tokens` below
+               that ends the text after them, however many of them were read
     is_green   whether the last of some ids is green, for the next draw; None: it has no watermark
     """
 
@@ -42,6 +44,7 @@ class RunText:
         on_event: Callable[[Event], None],
     ) -> None:
         self.n_written = request.n_written
+        self.n_due = 0
         self.prompt = request.ids[: len(request.ids) - request.n_written]
         self.ids = list(request.ids)
         self.params = _seeded(request.params)
@@ -51,6 +54,11 @@ class RunText:
         self.events = RunEvents(self.prompt, written, self.params.stop, tokenizer, on_event)
         self._eos_ids = eos_ids
         self._most = context if request.n_keep is None else None  # tokens; None: any number
+
+    @property
+    def most_written(self) -> int:
+        """Number of tokens after which the text ends, by the settings in force."""
+        return max(self.params.max_tokens, self.n_due)
 
     @property
     def n_counted(self) -> int:
@@ -100,7 +108,7 @@ class RunText:
         """Return why no token can follow the one sampled after `position`; None if one can."""
         if self.grammar is not None and self.grammar.complete:
             return "length" if self.grammar.closed else "stop", ""
-        if self.n_written >= self.params.max_tokens:
+        if self.n_written >= self.most_written:
             return "length", ""
         if self._most is not None and position + 1 >= self._most:
             return "context", ""
@@ -110,7 +118,7 @@ class RunText:
 
     def _n_left(self, position: int) -> int:
         """Return how many tokens may follow the one sampled after `position`."""
-        n_left = int(self.params.max_tokens) - self.n_written
+        n_left = self.most_written - self.n_written
         return n_left if self._most is None else min(n_left, self._most - 1 - position)
 
 

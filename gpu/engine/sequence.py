@@ -212,7 +212,7 @@ class Sequence:
             not self.finished
             and not self.prefilling
             and self.pace.is_due
-            and self.decoding.n_submitted < self.text.params.max_tokens
+            and self.decoding.n_submitted < self.text.most_written
             and (self.next_position < self.context or self.context_shift is not None)
             and not self._must_settle
         )
@@ -237,7 +237,7 @@ class Sequence:
         scheduled update and the next change of interventions. None with a watermark, as a slot has
         the greenlist of one token."""
         at, n = self.next_index, self.decoding.n_submitted
-        room = min(self.text.params.max_tokens - n - 1, self.context - self.next_position - 1)
+        room = min(self.text.most_written - n - 1, self.context - self.next_position - 1)
         if self.text.params.watermark_bias:
             return 0
         if self._updates.next_index is not None:
@@ -383,7 +383,7 @@ class Sequence:
             text.events.clock.go_on()
         if has_settings or pace is None or new_rate is not msgspec.UNSET:
             text.events.send(Updated(index, text.params, self.capture, requested, new_rate))
-        if text.n_written >= text.params.max_tokens and not self.finished:
+        if text.n_written >= text.most_written and not self.finished:
             self._finish_text("length")
         elif pace is not None:
             self._go_on()
@@ -430,7 +430,7 @@ class Sequence:
         params = self.text.params.updated(changes)
         if resolved is not None:
             self.interventions.change(len(self.prompt) + index - 1, resolved)
-        self.text.params = params
+        self.text.params, self.text.n_due = params, max(self.text.n_due, index)
         if "max_tokens" in changes:
             self.text.limit_changed(in_flight=not self.decoding.settled)
         if capture is not None:

@@ -71,6 +71,7 @@ export class Sequence {
     this.isPreempted = false;
     this.nSubmitted = 0; // samples submitted
     this.nWritten = 0; // samples read
+    this.nDue = 0; // see gpu/engine/run_text.py
     this.finished = false;
     this.keepsCache = true; // others may use its keys and values
     this.updates = updates;
@@ -91,9 +92,14 @@ export class Sequence {
   }
 
   get wantsDecode() {
-    const room = this.nSubmitted < this.params.max_tokens && this.nextPosition < this.limits.context;
+    const room = this.nSubmitted < this.mostWritten && this.nextPosition < this.limits.context;
     const mustSettle = this.pace.limits && !this.settled;
     return !this.finished && !this.prefilling && room && this.pace.isDue && !mustSettle;
+  }
+
+  /** Tokens after which the text ends, by the settings in force. */
+  get mostWritten() {
+    return Math.max(this.params.max_tokens, this.nDue);
   }
 
   /** Whether all submitted samples were read. */
@@ -283,7 +289,7 @@ export class Sequence {
 
   /** @param {number} position */
   endAfter(position) {
-    if (this.nWritten >= this.params.max_tokens) return "length";
+    if (this.nWritten >= this.mostWritten) return "length";
     return position + 1 >= this.limits.context ? "context" : null;
   }
 
@@ -304,6 +310,7 @@ export class Sequence {
     if (pace) this.pace.change(pace, index);
     if (resolved) this.interventions.change(this.prompt.length + index - 1, resolved);
     this.params = { ...this.params, ...Object.fromEntries(given) };
+    this.nDue = Math.max(this.nDue, index);
     this.capture = capture ?? this.capture;
     const { params } = this;
     const isNewPace = this.pace.rate !== rate;
@@ -317,7 +324,7 @@ export class Sequence {
         ...(resolved && { reach: toldInterventions(resolved.requested) }),
         ...(isNewPace && { pace: this.pace.rate }),
       });
-    if (this.nWritten >= params.max_tokens && !this.finished) this.end("length");
+    if (this.nWritten >= this.mostWritten && !this.finished) this.end("length");
     else if (pace && !this.paused) this.goOn();
   }
 
