@@ -366,11 +366,16 @@ def test_a_paused_run_gives_its_place_to_the_one_that_waits_longest(loaded: Page
 STEPS = """async () => {
   const { RunQueue } = await import("/static/js/local/run-queue.js");
   const asked = [];
+  let isLost = false;
   const engine = {
     submit({ onEvent, pace }) {
       const run = { onEvent, paused: false, pace, given: [] };
-      run.update = (...change) => void run.given.push(change);
+      run.update = (...change) => {
+        if (isLost) throw new Error("it has ended");
+        run.given.push(change);
+      };
       asked.push(run);
+      if (isLost) onEvent({ type: "done" });
       return run;
     },
   };
@@ -390,13 +395,20 @@ STEPS = """async () => {
   }
   other.update({}, null, null, { pace: 0 });
   for (const n of [0, 1]) asked[n].onEvent({ type: "done" });
-  return { told, refused, begun: asked.slice(1).map(({ pace, given }) => ({ pace, given })) };
+  const begun = asked.slice(1).map(({ pace, given }) => ({ pace, given }));
+  const ends = [];
+  start(0, ({ type }) => ends.push(type)).update({}, null, null, { steps: 1 });
+  isLost = true;
+  asked[2].onEvent({ type: "done" });
+  return { told, refused, begun, ends };
 }"""
 
 
 def test_steps_of_a_run_that_waits_are_written_once_it_starts(loaded: Page) -> None:
-    """As on the server, which refuses those of a run that is not paused."""
+    """As on the server, which refuses those of a run that is not paused. One that ends at its start
+    ends once."""
     found = loaded.evaluate(STEPS)
+    assert found["ends"] == ["accepted", "queued", "done"]
     assert found["refused"].startswith("this run is not paused, so it cannot be stepped")
     assert found["told"] == ["accepted", "queued", "done"]
     assert found["begun"] == [

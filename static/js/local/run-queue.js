@@ -145,7 +145,7 @@ export class QueuedRun {
       throw error;
     }
     if (this.isCancelled) this.run.cancel();
-    else if (this.pace.rate === 0 && this.pace.end)
+    else if (this.pace.rate === 0 && this.pace.end && this.queue.running.has(this))
       this.run.update(null, null, null, { steps: this.pace.end });
   }
 
