@@ -195,20 +195,21 @@ def test_a_change_acts_from_the_token_it_is_acknowledged_for(
 ) -> None:
     """One that has to compute texts first, and one that does not; also the same change again, known
     beforehand, and statistics of captured steps."""
+    wanted, n = Interventions(SCALED.heads, steer=STEERED.steer), 3 * N
+    tab.run(greedy(PROMPT, interventions=wanted, max_tokens=1))  # compiles the kernels
     tab.page.evaluate("engine.activations.kept.clear()")
-    wanted = Interventions(SCALED.heads, steer=STEERED.steer)
     for now, capture in ((wanted, False), (SCALED, True)):
         reach = msgspec.to_builtins(now)
         live = {"after": 3, "params": {}, "reach": reach}
-        [run] = tab.run(greedy(PROMPT, live=live, capture=capture))
+        [run] = tab.run(greedy(PROMPT, live=live, capture=capture, max_tokens=n))
         [told] = [event for event in run if event["type"] == "updated"]
         assert told["index"] >= 4
         assert told["reach"] == json.loads(msgspec.json.encode(now))
         updates = (ScheduledUpdate(told["index"], interventions=now),)
-        assert ids_of(run) == server_ids(small_server, PROMPT, updates=updates)
-        assert ids_of(run) != SMALL.texts[0].greedy_ids[:N]
+        assert ids_of(run) == server_ids(small_server, PROMPT, updates=updates, n=n)
+        assert ids_of(run) != SMALL.texts[0].greedy_ids[:n]
         known = [{"index": told["index"], "params": {}, "reach": reach}]
-        [again] = tab.run(greedy(PROMPT, updates=known))
+        [again] = tab.run(greedy(PROMPT, updates=known, max_tokens=n))
         assert ids_of(again) == ids_of(run)
         assert all((token["stats"] is not None) == capture for token in tokens_of(run))
 
