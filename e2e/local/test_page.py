@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Locator, Page, expect
+from playwright.sync_api import Browser, Locator, Page, Route, expect
 
 from app import tale
 from app.prompt.prompts import prompt_ids
@@ -205,22 +205,36 @@ def change_config(folder: Path, edition: str) -> None:
         os.utime(changed, (later, later))
 
 
-def test_a_broken_download_is_said_with_what_to_do(
-    files: FileServer, page: Page, allowed_console: list[str]
+FIRST_PIECE = """async () => {
+  const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
+  const files = await ExportFiles.open(new URL("./", location).href);
+  return files.pieces()[0].read().catch(({ message }) => message);
+}"""
+GONE = "this export is gone, perhaps because the server runs another model now"
+
+
+@pytest.mark.parametrize(
+    ("answer", "said"),
+    [
+        (Route.abort, "there is no connection, or it broke. Try again to go on where it stopped"),
+        (lambda route: route.fulfill(status=404, body="<h1>Not Found</h1>"), "HTTP 404"),
+        (lambda route: route.fulfill(status=400, json={"error": {"message": GONE}}), GONE),
+    ],
+    ids=["broken", "missing", "gone"],
+)
+def test_a_download_that_fails_is_said_with_its_reason(
+    files: FileServer,
+    page: Page,
+    allowed_console: list[str],
+    answer: Callable[[Route], None],
+    said: str,
 ) -> None:
-    """Not in the words of the browser, which name neither the file nor that the others are kept."""
+    """A server has one of its own, such as that its model has changed meanwhile."""
     allowed_console.append("Failed to load resource")
-    page.route("**/weights/*.bin", lambda route: route.abort())
+    page.route("**/weights/*.bin", lambda route: answer(route))
     page.goto(f"{files.url}manifest.json")
-    said = page.evaluate(
-        """async () => {
-          const { ExportFiles } = await import("/static/js/local/gpu/export-files.js");
-          const files = await ExportFiles.open(new URL("./", location).href);
-          return files.pieces()[0].read().catch(({ message }) => message);
-        }"""
-    )
-    assert said.startswith(f"{files.url}weights/0000.bin could not be fetched: ")
-    assert said.endswith("Try again to go on where it stopped")
+    found = page.evaluate(FIRST_PIECE)
+    assert found == f"{files.url}weights/0000.bin could not be fetched: {said}"
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:

@@ -129,7 +129,10 @@ export async function inflated(data) {
 async function bytesOf(url) {
   // The browser's HTTP cache may have the file of an older export under this name.
   const response = await fetch(url, { cache: "no-cache" }).catch(() => null);
-  if (response && !response.ok) throw new Error(`${url} could not be fetched: HTTP ${response.status}`);
+  if (response && !response.ok) {
+    const { error } = Object(await response.json().catch(() => null)); // of a server, not of a file host
+    throw new Error(`${url} could not be fetched: ${error?.message ?? `HTTP ${response.status}`}`);
+  }
   const data = await response?.arrayBuffer().catch(() => null);
   if (data) return data;
   throw new Error(
