@@ -102,6 +102,24 @@ def test_json_that_ended_before_its_limit_is_not_brought_to_an_end_sooner(
     expect(made.said).to_have_text(f"The same {n} tokens.", timeout=60_000)
 
 
+def test_json_that_was_stopped_is_not_brought_to_an_end(
+    page: Page, bundled: Site, tmp_path: Path
+) -> None:
+    play = Playground(page, bundled).open()
+    play.set(max_tokens=250, seed=1, temperature=1.0)
+    texts = {"type": "array", "items": {"type": "string"}, "minItems": 12}
+    AnswerOptions(play).format("JSON schema", json.dumps(texts))
+    play.ask(ASK)
+    play.wait_tokens(20)
+    page.keyboard.press("Escape")
+    play.wait_done()
+    n = len(play.numbers())
+    made = play.playback
+    made.open(made.save(tmp_path / "stopped.json"))
+    made.again.click()
+    expect(made.said).to_have_text(f"The same {n} tokens.", timeout=60_000)
+
+
 @pytest.mark.slow
 def test_a_conversation_is_written_again_answer_by_answer(
     page: Page, bundled: Site, tmp_path: Path

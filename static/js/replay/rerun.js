@@ -121,8 +121,8 @@ function begin(rerun) {
 
 /**
  * Return the request that reruns a recording. `max_tokens` is at most what was written, so that a
- * rerun of a stopped generation ends at the same token. One that ended under a grammar keeps its limit:
- * a JSON text is brought to its end where few tokens are left.
+ * rerun of a stopped generation ends at the same token. Under a grammar the limit stays until then: a
+ * JSON text is brought to its end where few tokens are left.
  *
  * @param {Recording} recording
  */
@@ -133,10 +133,11 @@ export function requestOf({ saved }) {
   const done = events[events.length - 1].event;
   const n = done.type === "done" ? done.completion_tokens : events.filter(isToken).length;
   const wasStopped = done.type !== "done" || ["cancelled", "error"].includes(done.reason);
-  const most = grammar && !wasStopped ? Infinity : n;
+  const most = grammar ? Infinity : n;
   /** @param {ReplayFile.FileSettings} params */
   const limited = (params) => ({ ...params, max_tokens: Math.min(params.max_tokens, most) });
   const params = limited(accepted.params);
+  const changes = changesOf(saved, limited);
   return {
     ids: accepted.prompt.map(({ id }) => id),
     params,
@@ -146,11 +147,14 @@ export function requestOf({ saved }) {
     ...(grammar && { grammar }),
     ...(tools && { tools }),
     ...(choice && { tool_choice: choice }),
-    changes: changesOf(saved, limited),
+    changes: grammar && wasStopped ? [...changes.filter(({ index }) => index <= n), endAt(n)] : changes,
     cache_reuse: 0,
     ...(saved.request.truncation === "slide" && { truncation: "slide" }),
   };
 }
+
+/** The change that ends a text with its first `n` tokens. @param {number} n @returns {FromPage.ScheduledUpdate} */
+const endAt = (n) => ({ index: n, params: { max_tokens: n } });
 
 /**
  * @param {ReplayFile.Segment} segment
