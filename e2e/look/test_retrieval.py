@@ -137,6 +137,22 @@ def test_a_draft_is_not_sent_in_place_of_the_question(
     assert sent["messages"][-1]["content"].endswith(QUESTION)
 
 
+def test_the_prompt_is_counted_with_the_conversation_of_now(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    play = open_page(page, own_site(embedding=INFO))
+    play.set(max_tokens=4)
+    look = play.look.open("retrieval")
+    index(look, ("story.md", b"the little fox"))
+    find(look)
+    counted = look.panel.get_by_text("tokens with the conversation so far")
+    before = counted.inner_text()
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    view(look, "Question")
+    expect(counted).not_to_have_text(before)
+
+
 def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
     """Measure the answer, and compare with what the engine answers."""
     prompt = play.messages.events("accepted")[-1]["prompt"]

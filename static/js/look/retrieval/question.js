@@ -19,7 +19,11 @@ import { shareBar } from "../shared/table.js";
 const EXAMPLE = "What is it about?";
 const TOP = "3";
 
-/** The answer to `asked`, the question. @type {{asked: string, search: SearchAnswer, tokens: number | null} | null} */
+/**
+ * The answer to `asked`, the question; `tokens` of the prompt with the conversation that `countedFor` names.
+ *
+ * @type {{asked: string, search: SearchAnswer, tokens: number | null, countedFor: string} | null}
+ */
 let found = null;
 let problem = "";
 let isRunning = false;
@@ -60,6 +64,7 @@ export const newQuestionView = (onAsked) => ({
   },
 
   show() {
+    recount();
     draw();
     if (!found) return "Nothing is computed until you ask for the chunks.";
     const { encode_ms: encode, search_ms: search, compared } = found.search;
@@ -105,13 +110,26 @@ async function find() {
   try {
     const body = { question: asked, top: Number(at.top.value) };
     const search = await ask("api/retrieval/search", { method: "POST", body });
-    found = { asked, search, tokens: null };
-    found.tokens = (await countTokens(countable(found))).tokens;
+    found = { asked, search, tokens: null, countedFor: "" };
   } catch (error) {
     problem = sentence(/** @type {Problem} */ (error).message);
   }
   isRunning = false;
   changed("look");
+}
+
+/** Count the prompt again once the conversation has other turns, or another model reads it. */
+function recount() {
+  const [now, model] = [found, state.hello?.model.name];
+  const key = [model, state.mode, state.conversation.id, state.turns.length].join(" ");
+  if (!now || now.countedFor === key || !ready() || state.active) return;
+  Object.assign(now, { tokens: null, countedFor: key });
+  const show = (/** @type {number | null} */ tokens) => {
+    if (now.countedFor !== key) return;
+    now.tokens = tokens;
+    changed("look");
+  };
+  countTokens(countable(now)).then(({ tokens }) => show(tokens), () => show(null));
 }
 
 /** @param {NonNullable<typeof found>} now @returns {Countable} */
