@@ -27,7 +27,7 @@ def test_a_folder_is_found_with_its_tokenizer(folder: Path) -> None:
     try:
         texts = ["the cat", "", "cat [SEP] cat cat cat cat"]
         assert found.texts.encode(texts, "", 6) == [
-            [2, 4, 5, 3], [2, 3], [2, 5, 1, 1, 1, 3],
+            [2, 4, 5, 3], [2, 3], [2, 5, 3, 5, 5, 3],
         ]  # fmt: skip
         assert found.texts.encode(["cat"], "query: ", 6) == [[2, 6, 7, 5, 3]]
     finally:
