@@ -232,9 +232,10 @@ def test_a_download_that_fails_is_said_with_its_reason(
     """A server has one of its own, such as that its model has changed meanwhile."""
     allowed_console.append("Failed to load resource")
     page.route("**/weights/*.bin", lambda route: answer(route))
-    page.goto(f"{files.url}manifest.json")
-    found = page.evaluate(FIRST_PIECE)
-    assert found == f"{files.url}weights/0000.bin could not be fetched: {said}"
+    with serving(FileServer(files.folder)) as server:
+        page.goto(f"{server.url}manifest.json")
+        found = page.evaluate(FIRST_PIECE)
+        assert found == f"{server.url}weights/0000.bin could not be fetched: {said}"
 
 
 def test_the_page_answers_as_the_servers_engine_does(files: FileServer, hosted: Playground) -> None:
