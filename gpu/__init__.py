@@ -88,6 +88,7 @@ from gpu.pace import MOST_STEPS as MOST_PACED_STEPS
 from gpu.places import ENDED_IN_PAUSE, Places
 from gpu.request import Request
 from gpu.sampling_params import (
+    GREEDY_BELOW,
     MAX_BIAS,
     MAX_LOGIT_BIASES,
     MAX_STOP_CHARS,
@@ -122,6 +123,7 @@ __all__ = [
     "ENDED_IN_PAUSE",
     "FACTORS",
     "GB",
+    "GREEDY_BELOW",
     "KNOWN_DEVICES",
     "LEAST_PACE",
     "LONG_TEXT_CHARS",

@@ -13,6 +13,7 @@ from app.protocol.messages import MAX_MESSAGE_BYTES, MAX_QUESTIONS, MESSAGE_BYTE
 from app.protocol.replay_format import MAX_FILES, MAX_NAME_CHARS, replay_schema
 from gpu import (
     FACTORS,
+    GREEDY_BELOW,
     LEAST_PACE,
     MAX_BIAS,
     MAX_INTERVENTION_CHARS,
@@ -71,6 +72,7 @@ def sampling_data() -> dict[str, Any]:
         "max_stop_chars": MAX_STOP_CHARS,
         "max_logit_biases": MAX_LOGIT_BIASES,
         "max_bias": MAX_BIAS,
+        "greedy_below": GREEDY_BELOW,
     }
 
 

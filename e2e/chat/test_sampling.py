@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 from e2e.playground import Playground
 from e2e.site import Site
 from e2e.waiting import until
+from gpu.sampling_params import GREEDY_BELOW
 from tests.app.fake_engine import FakeEngine
 from tests.app.fake_options import FakeOptions
 
@@ -94,6 +95,17 @@ def test_presets_set_all_sliders_and_reach_the_request(
     expect(page.get_by_text("greedy: no draw")).to_be_visible()
     page.locator("#s-temperature").press("ArrowRight")
     expect(page.locator("#preset-note")).to_have_text("Greedy, edited")
+
+
+def test_a_temperature_that_is_greedy_to_the_engine_is_so_to_the_page(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """It divides by none this small."""
+    here = play()
+    here.set(temperature=GREEDY_BELOW / 2, max_tokens=3)
+    here.ask()
+    here.wait_done()
+    expect(page.get_by_text("greedy: no draw")).to_be_visible()
 
 
 WRONG = [

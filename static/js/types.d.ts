@@ -45,6 +45,7 @@ interface SamplingData {
   max_stop_chars: number;
   max_logit_biases: number;
   max_bias: number;
+  greedy_below: number;
 }
 
 /** Limits on requests (app/http/page_data.py). */

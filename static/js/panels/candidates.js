@@ -5,7 +5,7 @@ import { maskedCandidates } from "./masked-candidates.js";
 import { previewOf } from "../chat/pace.js";
 import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { count, ordinal, percent, probability, tokenLabel } from "../ui/format.js";
-import { FILTERS, PENALTIES, SETTING_BY_NAME } from "../settings/sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME, isGreedy } from "../settings/sampling-settings.js";
 import { drawReplaceToken, setUpReplaceToken } from "../chat/replace-token.js";
 import { lackOf } from "../ui/lacks.js";
 import { on, state } from "../state.js";
@@ -293,7 +293,7 @@ function drawDraw(token) {
     strip.append(gone);
   }
   const at = el("div", "at");
-  const greedy = view.answer?.settingsAt(token).temperature === 0;
+  const greedy = view.answer && isGreedy(view.answer.settingsAt(token));
   if (token.next) at.append(setVars(el("span", "", "before the draw"), { "--u": 0.15 }));
   else if (token.put) at.append(setVars(el("span", "", "forced: no draw"), { "--u": 0.15 }));
   else if (!greedy) {

@@ -34,6 +34,9 @@ export const MAX_SEED = BigInt(DATA.max_seed);
 const MAX_STOP_STRINGS = DATA.max_stop_strings;
 const MAX_STOP_CHARS = DATA.max_stop_chars;
 
+/** Whether the likeliest token is taken, without a draw. @param {NamedSettings | Settings} settings */
+export const isGreedy = ({ temperature }) => temperature < DATA.greedy_below;
+
 const NEUTRAL = Object.fromEntries(SLIDERS.map(({ name, neutral, initial }) => [name, neutral ?? initial]));
 
 /** Values of all sliders by the preset's name. @type {Record<string, Record<string, number>>} */

@@ -2,7 +2,7 @@
 
 import { count } from "../ui/format.js";
 import { BEFORE_FILTERS, DRAW } from "../look/filters/flow.js";
-import { FILTERS, PENALTIES, SETTING_BY_NAME, writeNumber } from "../settings/sampling-settings.js";
+import { FILTERS, PENALTIES, SETTING_BY_NAME, isGreedy, writeNumber } from "../settings/sampling-settings.js";
 import { plain, sentence, sentences, share, wordOf } from "./words.js";
 
 /** Columns of the filters instrument (look/filters/figures.js). */
@@ -70,8 +70,8 @@ export const chances = {
 /** @param {NamedSettings} settings @param {number} tempered */
 function warmth(settings, tempered) {
   const { temperature } = settings;
-  if (temperature === 0)
-    return sentence`Temperature ${0} takes the largest share, and nothing is left to chance.`;
+  if (isGreedy(settings))
+    return sentence`Temperature ${temperature} takes the largest share, and nothing is left to chance.`;
   const value = setting("temperature", settings);
   if (temperature === 1) return sentence`Temperature ${value} leaves the shares as they are.`;
   const effect = temperature < 1 ? "favours what is likely already" : "gives the unlikely more";

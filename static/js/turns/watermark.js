@@ -1,6 +1,8 @@
 // Watermark of an answer, from the events of its tokens: which are green, how many by chance, and
 // how far the bias moved the distributions that they were drawn from.
 
+import { isGreedy } from "../settings/sampling-settings.js";
+
 /**
  * Sums over the tokens of an answer that were drawn with a watermark.
  *   n, green   tokens, and green ones, of those that a detector counts, which has only the text: not of the
@@ -30,7 +32,8 @@ export function watermarkOf(answer) {
 function add(sums, answer, token) {
   const { watermark } = token;
   if (!watermark) return;
-  const { greenlist_ratio: ratio, selfhash_width: width, watermark_bias: bias, temperature } = answer.settingsAt(token);
+  const settings = answer.settingsAt(token);
+  const { greenlist_ratio: ratio, selfhash_width: width, watermark_bias: bias } = settings;
   const nHashed = width ? width - 1 : 1; // tokens before, which decide whether this one is green
   if (sums.at >= nHashed && !token.eos) {
     sums.n += 1;
@@ -38,7 +41,7 @@ function add(sums, answer, token) {
     sums.expected += ratio;
     sums.variance += ratio * (1 - ratio);
   }
-  if (temperature === 0) return;
+  if (isGreedy(settings)) return;
   sums.bits += divergence(watermark.probability, bias);
   sums.drawn += 1;
 }

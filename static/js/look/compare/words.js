@@ -2,7 +2,7 @@
 
 import { describeInterventionChange } from "../../interventions/interventions.js";
 import { toWire } from "../../interventions/intervention-wire.js";
-import { SETTING_BY_NAME, differences, presetOf } from "../../settings/sampling-settings.js";
+import { SETTING_BY_NAME, differences, isGreedy, presetOf } from "../../settings/sampling-settings.js";
 import { tokenLabel } from "../../ui/format.js";
 import { heading } from "../filters/figures.js";
 
@@ -12,9 +12,6 @@ const valueOf = (name, value) =>
   SETTING_BY_NAME[name].off ? heading(name, value) : String(value);
 /** @param {string} name */
 const labelOf = (name) => SETTING_BY_NAME[name].label;
-
-/** @param {Pick<NamedSettings, "temperature">} settings */
-const isGreedy = ({ temperature }) => temperature === 0;
 
 /**
  * Say what differs in a column from another, "temperature 0.20, seed 7, head 2.3 off". Each has its
