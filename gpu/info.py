@@ -189,6 +189,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     pooling     "mean" of the last states of all tokens, or that of the first one, "cls"
     normalize   its vectors have length 1
     n_bytes     all that it takes on the device
+    similarity  how alike two texts are: the "cosine" of their vectors, or the inner product, "dot"
     """
 
     name: str
@@ -199,6 +200,7 @@ class EmbeddingInfo(msgspec.Struct, frozen=True):
     pooling: str
     normalize: bool
     n_bytes: int
+    similarity: str = "cosine"
 
 
 class EncoderDecoderInfo(msgspec.Struct, frozen=True):

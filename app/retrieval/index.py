@@ -108,14 +108,17 @@ class Index:
             self.vectors[rows] if self.vectors is not None and rows else None,
         )
 
-    def search(self, vector: Vectors, top: int) -> list[tuple[int, float]]:
-        """Return the numbers of the `top` chunks whose inner products with `vector` (hidden size,)
-        are largest, largest first, and these products."""
+    def search(
+        self, vector: Vectors, top: int, similarity: str = "cosine"
+    ) -> list[tuple[int, float]]:
+        """Return the numbers of the `top` chunks whose vectors are most alike to `vector` (hidden
+        size,), the most alike first, and how alike they are. `similarity`: the "cosine" of two
+        vectors, or their inner product, "dot"."""
         if self.vectors is None:
             return []
-        scores, numbers = _faiss_index(self.vectors).search(
-            vector[None], min(top, len(self.chunks))
-        )
+        both = self.vectors, vector[None]
+        vectors, wanted = both if similarity == "dot" else map(_of_length_1, both)
+        scores, numbers = _faiss_index(vectors).search(wanted, min(top, len(self.chunks)))
         return [(int(i), float(score)) for i, score in zip(numbers[0], scores[0], strict=True)]
 
     def save(self, folder: Path) -> None:
@@ -197,6 +200,13 @@ def _damaged(why: str) -> InvalidRequest:
         f"the index cannot be used: {why}; remove all documents and add them again",
         "index",
     )
+
+
+def _of_length_1(vectors: Vectors) -> Vectors:
+    """Return the vectors, scaled: their inner products are cosines. 0 stays 0."""
+    lengths = np.linalg.norm(vectors, axis=1, keepdims=True)
+    scaled: Vectors = vectors / np.maximum(lengths, np.finfo(np.float32).tiny)
+    return scaled
 
 
 def _faiss_index(vectors: Vectors) -> Any:

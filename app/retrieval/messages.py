@@ -35,7 +35,7 @@ class FoundChunk(msgspec.Struct, frozen=True):
 
     id      place in the index, from 0
     number  place in the document, from 1
-    score   inner product of its vector with that of the question
+    score   how alike its vector and that of the question are: `SearchAnswer.similarity`
     """
 
     id: int
@@ -54,6 +54,7 @@ class SearchAnswer(msgspec.Struct, frozen=True):
     pieces                the question's tokens as the embedding model reads them
     vector                the question's
     encode_ms, search_ms  time for the vector, and for finding its nearest among `compared`
+    similarity            what scores are: the "cosine" of two vectors, or inner products, "dot"
     """
 
     pieces: tuple[str, ...]
@@ -62,6 +63,7 @@ class SearchAnswer(msgspec.Struct, frozen=True):
     compared: int
     encode_ms: float
     search_ms: float
+    similarity: str
 
 
 class IndexRun(msgspec.Struct, frozen=True):

@@ -230,7 +230,7 @@ class Retriever:
         encoded = time.perf_counter()
         index.encoder.expect(self._identity(texts, info))
         searched = time.perf_counter()
-        nearest = index.search(vector, asked.top)
+        nearest = index.search(vector, asked.top, info.similarity)
         ended = time.perf_counter()
         return SearchAnswer(
             tuple(texts.tokenizer.piece(id) for id in ids[0]),
@@ -239,6 +239,7 @@ class Retriever:
             len(index.chunks),
             1000 * (encoded - began),
             1000 * (ended - searched),
+            info.similarity,
         )
 
     # ---- parts ----------------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gpu.files.json_object import JsonObject, read_json, shown
 from gpu.files.regular_file import expect_inside, is_there
 
 Pool = Literal["mean", "cls"]
+Similarity = Literal["cosine", "dot"]
 POOLS: dict[str, Pool] = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
 LENGTH_FILES = (
     "sentence_bert_config.json",
@@ -44,6 +45,7 @@ class SentenceConfig:
                     the encoder has as many positions; None: it does not say
     prompts         texts to put in front, by name, such as "query"
     default_prompt  name of the one that a text gets if none is named; None: none
+    similarity      how alike two texts are: "cosine" of their vectors, or inner product, "dot"
     """
 
     pooling: Pool = "mean"
@@ -52,6 +54,7 @@ class SentenceConfig:
     model_max_length: int | None = None
     prompts: Mapping[str, str] = field(default_factory=dict)
     default_prompt: str | None = None
+    similarity: Similarity = "cosine"
 
     @classmethod
     def from_folder(cls, folder: str | Path) -> SentenceConfig:
@@ -67,6 +70,7 @@ class SentenceConfig:
         if sentence.boolean("do_lower_case", False) and not _lowers(folder):
             raise sentence.error("do_lower_case", "false, as tokenizer.json keeps capital letters")
         prompts, default = _read_prompts(texts)
+        dot = texts.choice("similarity_fn_name", get_args(Similarity), "cosine") == "dot"
         pooling: Pool = "mean"
         modules = _read_modules(folder)
         if "Pooling" in modules:
@@ -78,6 +82,7 @@ class SentenceConfig:
             model_max_length=_read_model_max_length(folder),
             prompts=prompts,
             default_prompt=default,
+            similarity="dot" if dot else "cosine",
         )
 
     def max_tokens(self, config: ModelConfig, most_rows: int) -> int:

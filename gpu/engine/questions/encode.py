@@ -37,6 +37,7 @@ def embedding_info(encoder: Encoder) -> EmbeddingInfo:
         pooling=encoder.sentence.pooling,
         normalize=encoder.sentence.normalize,
         n_bytes=encoder.n_bytes,
+        similarity=encoder.sentence.similarity,
     )
 
 

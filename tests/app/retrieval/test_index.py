@@ -32,15 +32,19 @@ def index_of(*counts: int) -> Index:
     return index
 
 
-def test_the_nearest_are_those_of_brute_force(tmp_path: Path) -> None:
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_the_nearest_are_those_of_brute_force(tmp_path: Path, similarity: str) -> None:
+    """Of vectors of several lengths, as some embedding models give."""
     index_of(N, 3).save(tmp_path)
     index = load_index(tmp_path)
     assert index is not None
     vectors = np.concatenate((vectors_of(0), vectors_of(1, 3)))
     for query in vectors_of(9, 20):
         scores = vectors.astype(np.float64) @ query.astype(np.float64)
+        if similarity == "cosine":
+            scores /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(query)
         wanted = np.argsort(-scores)[:7]
-        found = index.search(query, 7)
+        found = index.search(query, 7, similarity)
         assert [id for id, _ in found] == wanted.tolist()
         np.testing.assert_allclose([score for _, score in found], scores[wanted], rtol=1e-5)
     assert len(index.search(vectors[0], 1000)) == N + 3

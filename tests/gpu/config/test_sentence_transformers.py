@@ -35,11 +35,20 @@ def test_a_whole_folder_is_read(tmp_path: Path) -> None:
         write(
             tmp_path,
             sentence_bert_config={"max_seq_length": 256, "do_lower_case": False},
-            config_sentence_transformers={"prompts": PROMPTS, "default_prompt_name": "query"},
+            config_sentence_transformers={
+                "prompts": PROMPTS,
+                "default_prompt_name": "query",
+                "similarity_fn_name": "dot",
+            },
         )
     )
     assert found == SentenceConfig(
-        pooling="mean", normalize=True, max_seq_length=256, prompts=PROMPTS, default_prompt="query"
+        pooling="mean",
+        normalize=True,
+        max_seq_length=256,
+        prompts=PROMPTS,
+        default_prompt="query",
+        similarity="dot",
     )
 
 
@@ -129,6 +138,10 @@ def test_small_letters_may_be_asked_of_a_tokenizer_that_makes_them(
         ({"modules": [{"type": "a.Transformer", "path": "../x"}]}, "a folder inside the model's"),
         ({"sentence_bert_config": {"max_seq_length": "long"}}, "max_seq_length must be an integer"),
         ({"config_sentence_transformers": {"prompts": ["a"]}}, "prompts must be an object"),
+        (
+            {"config_sentence_transformers": {"similarity_fn_name": "manhattan"}},
+            "similarity_fn_name must be one of cosine, dot",
+        ),
         ({"config_sentence_transformers": {"prompts": {"a": 1}}}, "an object of texts"),
         (
             {"config_sentence_transformers": {"prompts": PROMPTS, "default_prompt_name": "x"}},

@@ -67,10 +67,11 @@ export const newQuestionView = (onAsked) => ({
     recount();
     draw();
     if (!found) return "Nothing is computed until you ask for the chunks.";
-    const { encode_ms: encode, search_ms: search, compared } = found.search;
+    const { encode_ms: encode, search_ms: search, compared, similarity } = found.search;
+    const score = similarity === "dot" ? "inner product with the question’s vector" : "cosine of its vector and the question’s";
     return (
       `Measured on the server: the vector took ${duration(encode)}, FAISS compared it with ${plural(compared, "chunk")} in ` +
-      `${duration(search)}. Score: inner product with its vector.`
+      `${duration(search)}. Score: ${score}.`
     );
   },
 
