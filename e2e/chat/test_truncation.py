@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import pytest
@@ -74,3 +75,8 @@ def test_a_text_slides_through_the_context_when_the_person_says_so(
     expect(here.answer.locator(".dropped")).to_have_text(
         f"the oldest {slid[-1]} tokens left the context"
     )
+    for tab in ("lens", "attention", "forward", "filters", "loss"):
+        here.look.open(tab)
+        expect(here.look.panel).to_contain_text(
+            re.compile(r"The oldest \d+ tokens had left the context when this was written")
+        )

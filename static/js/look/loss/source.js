@@ -3,7 +3,7 @@
 import { count } from "../../ui/format.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { spansUpTo } from "../../interventions/interventions.js";
-import { runKey, sequenceOf, whyOtherModel } from "../shared/context.js";
+import { runKey, sequenceOf, whyOtherModel, whySlid } from "../shared/context.js";
 import { askLatest, AnswerCache } from "../shared/answer-cache.js";
 import { withLosses } from "./reading.js";
 
@@ -55,7 +55,7 @@ export const continueReading = () => (stopped = "");
  */
 export async function readAnswer(context, task) {
   const { answer, hello, token } = context;
-  const why = whyOtherModel(token?.segment ?? answer?.promptSegment);
+  const why = whyOtherModel(token?.segment ?? answer?.promptSegment) || whySlid(answer?.tokens.at(-1));
   if (why) throw new Unreadable(why); // beside the choice of another text
   const { segment, ids, texts } = sequenceOf(context);
   const from = segment.prompt.length;

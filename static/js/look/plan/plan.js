@@ -5,7 +5,7 @@ import { bytes, clockRounding, count, plural, whyNoTimes } from "../../ui/format
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { inspect } from "../../net/inspect.js";
 import { changed } from "../../state.js";
-import { Missing, sequenceOf } from "../shared/context.js";
+import { Missing, positionOf } from "../shared/context.js";
 import { amount, PlanDetail } from "./detail.js";
 import { PlanGraph, short } from "./graph.js";
 import { namesOfReads } from "./reads.js";
@@ -129,14 +129,9 @@ function questionNow(context) {
 }
 
 /** Number of tokens before the focused one, or 0. @param {Focus} context */
-function tokensOf(context) {
-  if (!context.token) return 0;
-  try {
-    return sequenceOf(context).position;
-  } catch (error) {
-    if (error instanceof Missing) return 0;
-    throw error;
-  }
+function tokensOf({ answer, token, index }) {
+  const segment = token?.segment ?? answer?.promptSegment;
+  return segment?.accepted && index !== null ? positionOf(segment, index) : 0;
 }
 
 /** @param {string} key @param {FromPage.StepPlan} question @param {string} model */

@@ -2,6 +2,7 @@
 
 import { NOT_MEASURED } from "../../turns/answer.js";
 import { state } from "../../state.js";
+import { plural } from "../../ui/format.js";
 import { focused, focusedRow, focusedToken, view } from "../../view.js";
 
 /**
@@ -32,12 +33,23 @@ export function whyOtherModel(segment) {
 }
 
 /**
- * Begin the key of what was computed of a run: the same model has other numbers with its weights stored
- * otherwise.
+ * Why a token cannot be computed again, or "": a sequence that has lost its oldest tokens is not kept.
+ *
+ * @param {PromptToken | Token | null | undefined} token
+ */
+export const whySlid = (token) =>
+  token && "slid" in token && token.slid ? `The oldest ${plural(token.slid, "token")} had left the context when this was written.` : "";
+
+/**
+ * Begin the key of what was computed of a run: the same model has other numbers with its weights, or keys
+ * and values, stored otherwise.
  *
  * @param {Segment} segment
  */
-export const runKey = ({ id }) => `${state.hello?.model.name} ${state.hello?.model.dtype} ${id}`;
+export function runKey({ id }) {
+  const model = state.hello?.model;
+  return `${model?.name} ${model?.dtype} ${model?.kv_dtype} ${id}`;
+}
 
 /**
  * Return the current focus:
@@ -63,7 +75,7 @@ export function contextNow(signal) {
 
 /**
  * Return the sequence of the focused token's run, for an inspection:
- *   ids       prompt and generated tokens, up to the newest
+ *   ids       prompt and generated tokens, up to the newest that was written before any left the context
  *   texts     their texts
  *   position  of the focused token in the sequence
  * A continued answer has several runs, each with the text before it as its prompt.
@@ -74,17 +86,22 @@ export function contextNow(signal) {
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.promptSegment;
   requireTokens(segment);
-  const why = whyOtherModel(segment);
+  const why = whyOtherModel(segment) || whySlid(token);
   if (why) throw new Missing(why);
   if (!answer || index === null) throw new Missing("No token yet.");
-  const written = answer.tokens.slice(segment.base, segment.base + segment.nTokens);
-  const all = [...segment.prompt, ...written];
+  const all = [...segment.prompt, ...wholeContext(answer.tokens.slice(segment.base, segment.base + segment.nTokens))];
   return {
     segment,
     ids: all.map(({ id }) => id),
     texts: all.map(({ text }) => text),
     position: positionOf(segment, index),
   };
+}
+
+/** The tokens before the first that no longer saw all before it. @param {Token[]} tokens */
+function wholeContext(tokens) {
+  const first = tokens.findIndex(({ slid }) => slid);
+  return first < 0 ? tokens : tokens.slice(0, first);
 }
 
 /** Position of a token of an answer in the sequence of its run. @param {Segment} segment @param {number} index */
