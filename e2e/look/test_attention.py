@@ -384,8 +384,9 @@ def test_several_tokens_are_asked_one_by_one_until_the_panel_closes(
     assert len(positions) <= 34, "what was answered before the panel closed was kept"
 
 
-def test_the_mean_over_tokens_is_measured_again_if_the_weights_are_stored_otherwise(
-    page: Page, site: Callable[..., Site]
+@pytest.mark.parametrize("stored", ["dtype", "kv_dtype"])
+def test_the_mean_over_tokens_is_measured_again_if_the_numbers_are_stored_otherwise(
+    page: Page, site: Callable[..., Site], stored: str
 ) -> None:
     play, look, messages = fake_run(page, site(), n=6)
     look.open("attention")
@@ -394,14 +395,14 @@ def test_the_mean_over_tokens_is_measured_again_if_the_weights_are_stored_otherw
     mean = page.locator(".at-help")
     expect(mean).to_contain_text("Mean over tokens")
     before = asked(messages, "attention_from")
-    play.load_as(dtype="q8")
+    play.load_as(**{stored: "q8"})
     positions = {question["position"] for question in before}
     until(
         page,
         lambda: (
             {q["position"] for q in asked(messages, "attention_from")[len(before) :]} == positions
         ),
-        "the questions to the other weights",
+        "the questions to the other model",
     )
     expect(mean).to_contain_text("Mean over tokens")
 
