@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 
 import numpy as np
@@ -139,32 +140,33 @@ def _copy_rate(
 ) -> float:
     """Return bytes per second that copies from a buffer of the device to one of `usage` move.
     Raises DeviceError if there is no room for them."""
-    create = device.wgpu.create_buffer
-    try:
-        source = create(label="peaks.source", size=n_bytes, usage=wgpu.BufferUsage.COPY_SRC)
-        target = create(label="peaks.target", size=n_bytes, usage=usage)
-    except wgpu.GPUError as error:
-        raise DeviceError(
-            f"{device.info.name}: there is no room for two times {n_bytes >> 20} MiB to measure "
-            "copies with"
-        ) from error
+    uses = {"peaks.source": wgpu.BufferUsage.COPY_SRC, "peaks.target": usage}
+    with ExitStack() as stack:
+        buffers = []
+        for label, use in uses.items():
+            try:
+                buffer = device.wgpu.create_buffer(label=label, size=n_bytes, usage=use)
+            except wgpu.GPUError as error:
+                raise DeviceError(
+                    f"{device.info.name}: there is no room for two times {n_bytes >> 20} MiB to "
+                    "measure copies with"
+                ) from error
+            stack.callback(buffer.destroy)
+            buffers.append(buffer)
+        source, target = buffers
 
-    def seconds(copies: int) -> float:
-        encoder = device.wgpu.create_command_encoder()
-        for _ in range(copies):
-            encoder.copy_buffer_to_buffer(source, 0, target, 0, n_bytes)
-        commands = encoder.finish()
-        began = time.perf_counter()
-        device.wgpu.queue.submit([commands])
-        device.wgpu.queue.read_buffer(source, 0, 4)  # waits for the copies
-        return time.perf_counter() - began
+        def seconds(copies: int) -> float:
+            encoder = device.wgpu.create_command_encoder()
+            for _ in range(copies):
+                encoder.copy_buffer_to_buffer(source, 0, target, 0, n_bytes)
+            commands = encoder.finish()
+            began = time.perf_counter()
+            device.wgpu.queue.submit([commands])
+            device.wgpu.queue.read_buffer(source, 0, 4)  # waits for the copies
+            return time.perf_counter() - began
 
-    try:
         seconds(1)  # the first touch of the pages
         return n_bytes * most_per_second(seconds, MOST_COPIES, budget_s)
-    finally:
-        source.destroy()
-        target.destroy()
 
 
 def read_bandwidth(device: Device) -> tuple[float, int]:

@@ -133,21 +133,30 @@ def test_every_word_is_read_once_and_timed_by_the_device(device: Device) -> None
 
 @contextmanager
 def room_for(n_bytes: int, device: Device) -> Iterator[None]:
-    """Let the device have room for buffers of so many bytes together. When one has none, those
-    before it are destroyed."""
+    """Let the device have room for buffers of so many bytes together, until they are destroyed;
+    fails if large ones are not at the end."""
     create, held = type(device.wgpu).create_buffer, 0
 
     def create_if_there_is_room(owner: Any, *, size: int, **more: Any) -> Any:
         nonlocal held
-        held += size
-        if held > n_bytes:
-            held = 0
+        if held + size > n_bytes:
             raise wgpu.GPUOutOfMemoryError("no room")
-        return create(owner, size=size, **more)
+        held += size
+        buffer = create(owner, size=size, **more)
+        destroy = buffer.destroy
+
+        def destroy_and_count() -> None:
+            nonlocal held
+            held -= size
+            destroy()
+
+        buffer.destroy = destroy_and_count
+        return buffer
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(device.wgpu), "create_buffer", create_if_there_is_room)
         yield
+        assert held < 16 << 20, "small ones are left to the garbage collector"
 
 
 def test_less_is_read_where_memory_is_small(
@@ -157,8 +166,8 @@ def test_less_is_read_where_memory_is_small(
     small = replace(device, info=replace(device.info, limits=limits))
     with room_for(100 << 20, device):
         timer = ReadTimer(small, 256 << 20)
-    assert timer.n_bytes == 64 << 20
-    timer.close()
+        assert timer.n_bytes == 64 << 20
+        timer.close()
     monkeypatch.setattr(peaks, "LEAST_BYTES", 128 << 20)
     refused = pytest.raises(DeviceError, match="no room for 128 MiB to measure its memory with")
     with room_for(100 << 20, device), refused:
