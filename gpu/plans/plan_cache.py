@@ -111,7 +111,8 @@ class RecordedPlan:
 
     received  (rows, width): where the rows of the stage before are written; None in the first stage
     sent      (rows, width): rows of the next stage; None in the last stage
-    prepared  commands that were made of the plan, kept as long as it
+    prepared  its commands, by how many timestamps they take
+    offloaded its commands cut where experts are loaded, if they are offloaded
     """
 
     key: PlanKey
@@ -120,7 +121,8 @@ class RecordedPlan:
     n_queries: int
     received: Tensor | None = None
     sent: Tensor | None = None
-    prepared: dict[Any, Any] = field(default_factory=dict, repr=False, compare=False)
+    prepared: dict[int, Any] = field(default_factory=dict, repr=False, compare=False)
+    offloaded: list[Any] = field(default_factory=list, repr=False, compare=False)
 
     @property
     def capture(self) -> Capture | None:

@@ -64,11 +64,10 @@ class ExpertOffload:
 
     def run_offloaded(self, recorded: RecordedPlan, n_rows: int) -> ExpertUse:
         """Run a plan up to what `rest` returns, for the first `n_rows` rows; blocks."""
-        layers = recorded.prepared.get(OffloadedLayer)
-        if layers is None:
-            layers = recorded.prepared[OffloadedLayer] = self._split(recorded.plan)
+        if not recorded.offloaded:
+            recorded.offloaded.extend(self._split(recorded.plan))
         used, timed = ExpertUse(), recorded.capture is not None
-        for moe in layers:
+        for moe in recorded.offloaded:
             self._calls.submit(self._calls.encode(moe.before, self._routed), self._routed)
             *others, last = rounds = self._slots[moe.layer].rounds(self._chosen(n_rows))
             ms = 0.0
