@@ -108,9 +108,7 @@ class Index:
             self.vectors[rows] if self.vectors is not None and rows else None,
         )
 
-    def search(
-        self, vector: Vectors, top: int, similarity: str = "cosine"
-    ) -> list[tuple[int, float]]:
+    def search(self, vector: Vectors, top: int, similarity: str) -> list[tuple[int, float]]:
         """Return the numbers of the `top` chunks whose vectors are most alike to `vector` (hidden
         size,), the most alike first, and how alike they are. `similarity`: the "cosine" of two
         vectors, or their inner product, "dot"."""

@@ -155,10 +155,10 @@ def fake_vector(ids: list[int], pooling: str, info: EngineInfo) -> npt.NDArray[n
 
 
 def fake_encoded(ids: list[int], info: EngineInfo) -> npt.NDArray[np.float64]:
-    """Return the vector of a text by the embedding model: random for each text, of length 1."""
+    """Return the vector of a text by the embedding model: random for each text."""
     assert info.embedding is not None
     vector = np.random.default_rng(ids).normal(size=info.embedding.hidden_size)
-    return vector / np.linalg.norm(vector)
+    return vector / np.linalg.norm(vector) if info.embedding.normalize else vector
 
 
 def _encoder_weights(n: int, info: EngineInfo, rng: np.random.Generator) -> npt.NDArray[np.float64]:

@@ -47,7 +47,7 @@ def test_the_nearest_are_those_of_brute_force(tmp_path: Path, similarity: str) -
         found = index.search(query, 7, similarity)
         assert [id for id, _ in found] == wanted.tolist()
         np.testing.assert_allclose([score for _, score in found], scores[wanted], rtol=1e-5)
-    assert len(index.search(vectors[0], 1000)) == N + 3
+    assert len(index.search(vectors[0], 1000, "cosine")) == N + 3
 
 
 def test_documents_are_added_and_removed(tmp_path: Path) -> None:
@@ -68,7 +68,7 @@ def test_documents_are_added_and_removed(tmp_path: Path) -> None:
     loaded.without("0.txt").without("2.txt").save(tmp_path)
     assert load_index(tmp_path) is None
     assert not tmp_path.exists()
-    assert Index(ENCODER).search(wanted[0], 3) == []
+    assert Index(ENCODER).search(wanted[0], 3, "cosine") == []
 
 
 @pytest.mark.parametrize("writes", [0, 1])

@@ -14,6 +14,7 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from flask.testing import FlaskClient
@@ -116,6 +117,28 @@ def test_the_nearest_chunks_are_those_of_brute_force(http: FlaskClient, cache: P
     np.testing.assert_allclose(answer["vector"], fake_encoded(ids_of(question), ENGINE), rtol=1e-5)
     assert "".join(answer["pieces"][1:-1]) == question[: len("".join(answer["pieces"][1:-1]))]
     assert {chunk["page"] for chunk in chunks if chunk["document"] == 1} == {1, 2}
+
+
+@pytest.mark.parametrize("similarity", ["cosine", "dot"])
+def test_chunks_are_compared_as_the_embedding_model_asks(
+    start_site: StartSite, cache: Path, similarity: str
+) -> None:
+    encoder = msgspec.structs.replace(INFO, normalize=False, similarity=similarity)
+    http = start_site(embedding=encoder, encoder_texts=TEXTS).app.test_client()
+    add(http, "story.md", STORY)
+    chunks = json.loads((cache / "local" / CHUNKS).read_bytes())["chunks"]
+    engine = info_of(FakeOptions(embedding=encoder))
+    vectors = np.array([fake_encoded(ids_of(chunk["text"]), engine) for chunk in chunks])
+    question = fake_encoded(ids_of("find a little fox"), engine)
+    scores = vectors @ question
+    if similarity == "cosine":
+        scores /= np.linalg.norm(vectors, axis=1) * np.linalg.norm(question)
+    answer = search(http, "a little fox").json
+    assert answer["similarity"] == similarity
+    assert [one["id"] for one in answer["found"]] == np.argsort(-scores)[:3].tolist()
+    np.testing.assert_allclose(
+        [one["score"] for one in answer["found"]], np.sort(scores)[:-4:-1], rtol=1e-4
+    )
 
 
 def test_an_index_that_another_server_wrote_is_read_again(
