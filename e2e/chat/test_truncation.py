@@ -75,8 +75,9 @@ def test_a_text_slides_through_the_context_when_the_person_says_so(
     expect(here.answer.locator(".dropped")).to_have_text(
         f"the oldest {slid[-1]} tokens left the context"
     )
-    for tab in ("lens", "attention", "forward", "filters", "loss"):
+    why = r"The oldest \d+ tokens had left the context when this was written\."
+    for tab in ("lens", "attention", "forward", "filters"):
         here.look.open(tab)
-        expect(here.look.panel).to_contain_text(
-            re.compile(r"The oldest \d+ tokens had left the context when this was written")
-        )
+        expect(here.look.panel).to_contain_text(re.compile(rf"{why} Select an earlier token\."))
+    here.look.open("loss")  # reads the whole answer
+    expect(here.look.panel).to_contain_text(re.compile(why))

@@ -86,8 +86,10 @@ export function contextNow(signal) {
 export function sequenceOf({ answer, token, index }) {
   const segment = token?.segment ?? answer?.promptSegment;
   requireTokens(segment);
-  const why = whyOtherModel(segment) || whySlid(token);
+  const why = whyOtherModel(segment);
   if (why) throw new Missing(why);
+  const slid = whySlid(token);
+  if (slid) throw new Missing(`${slid} Select an earlier token.`);
   if (!answer || index === null) throw new Missing("No token yet.");
   const all = [...segment.prompt, ...wholeContext(answer.tokens.slice(segment.base, segment.base + segment.nTokens))];
   return {
