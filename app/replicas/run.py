@@ -41,9 +41,8 @@ class _TokenTimes:
     def __init__(self) -> None:
         self._n = 0
         self._work_ms = self._paced_ms = 0.0  # of the tokens after the first, of all
-        self._began: Timings | None = (
-            None  # those of the engine that wrote the first, if it is lost
-        )
+        # Timings of the engine that wrote the first token, if it is lost.
+        self._began: Timings | None = None
 
     def add(self, times: StepTimes) -> None:
         """Count the next token."""
