@@ -40,10 +40,11 @@ def without_gpu(allowed_console: list[str]) -> None:
 
 @pytest.fixture
 def play(page: Page, start_site: StartSite, hub: FakeHub) -> Playground:  # noqa: F811
-    """The page of a server with an engine of 8 layers; those it changes to have 3. The hub has the
-    first known model and `some/tale`."""
+    """The page of a server with an engine of 8 layers; those it changes to have 3, and as many
+    tokens as the tokenizers of their folders. The hub has the first known model and `some/tale`."""
     hub.repos[NAME] = Repo(hub.repos["some/tale"].files)
-    site = start_site(process=True, switch=lambda settings, model: loader(delay=0.01, n_layers=3))
+    other = loader(delay=0.01, n_layers=3, marks=tuple(f"<{i}>" for i in range(4096)))
+    site = start_site(process=True, switch=lambda settings, model: other)
     return Playground(page, url=f"http://127.0.0.1:{site.port}/").open()
 
 
@@ -80,8 +81,7 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     page.on(
         "request", lambda request: sized.append(request.url) if "sizing" in request.url else None
     )
-    play.ask("Once")
-    play.wait_done()
+    play.write("Once", 4)
     written = play.text()
     play.look.open("needs")
     page.keyboard.press("Escape")
@@ -93,9 +93,14 @@ def test_another_model_is_fetched_and_writes(page: Page, play: Playground) -> No
     expect(dialog.get_by_role("progressbar")).to_be_hidden()
     dialog.get_by_role("button", name="Close").click()
     assert play.text() == written, "what was written stays"
-    play.ask("Once more")
-    play.wait_done()
-    expect(page.locator("#lrows tr[data-layer]")).to_have_count(3)
+    layers = page.locator("#lrows tr[data-layer]")
+    expect(layers).to_have_count(8)
+    play.write("Once more", 4)
+    expect(page.locator(".answer")).to_have_count(2)
+    expect(layers).to_have_count(3)
+    page.locator(".answer .tok").first.click()
+    expect(layers).to_have_count(8)
+    expect(layers.first).to_contain_text(re.compile(r"^7\D*\d"))
     assert len(sized) == 1
     play.look.open("needs")
     assert len(sized) == 2, "what the running model takes is asked again"

@@ -56,7 +56,7 @@ import { setUpTour } from "./tour/entry.js";
 import { setUpFollowing } from "./ui/following.js";
 import { setUpTranscript } from "./chat/transcript.js";
 import { setUpTruncation } from "./chat/truncation.js";
-import { focusRow, view } from "./view.js";
+import { keepRow } from "./view.js";
 
 const saved = savedSettings();
 beginState({
@@ -144,8 +144,7 @@ function onHello() {
     if (known && !sameEngine(known, hello)) forget();
     known = hello;
   }
-  const { n_layers: n } = hello.model;
-  if (!view.row || view.row.layer >= n) focusRow({ layer: Math.floor(n * 0.75), part: 1 });
+  keepRow();
   if (!saved && !state.replay) adoptDefaults(hello.defaults);
 }
 

@@ -60,11 +60,28 @@ function promptToken(answer, at) {
 export const numberOf = (token) => (token.prompt ? `prompt ${token.prompt}` : count((focused() ?? 0) + 1));
 export const focusedRow = () => view.hoverRow ?? view.row;
 
+/** Number of layers of the model that wrote the answer shown; of the loaded one if nothing was measured. */
+export function layersShown() {
+  const { tokens = [], promptSegment } = view.answer ?? {};
+  const stats = tokens.find((token) => token.stats)?.stats ?? promptSegment?.promptStats.find(Boolean);
+  return stats?.layers.length || (state.hello?.model.n_layers ?? 8);
+}
+
+/** Keep the focused row among the layers shown; the first one is in the upper half. */
+export function keepRow() {
+  const n = layersShown();
+  if (!view.row || view.row.layer >= n) focusRow({ layer: Math.floor(n * 0.75), part: 1 });
+}
+
 /** Show another answer and follow its newest token. @param {Answer | null} answer */
 export function showAnswer(answer) {
   if (view.answer === answer) return;
+  const before = layersShown();
   Object.assign(values, { answer, hover: null, hoverRow: null, pinned: null });
   changed("tokens", "focus");
+  if (layersShown() === before) return;
+  keepRow();
+  changed("size"); // of the rows
 }
 
 /**
@@ -127,7 +144,7 @@ export function step(d) {
  */
 export function stepRow(d) {
   if (!state.hello || !view.row) return;
-  const last = state.hello.model.n_layers * view.parts - 1;
+  const last = layersShown() * view.parts - 1;
   const now = view.row.layer * view.parts + Math.min(view.row.part, view.parts - 1);
   const next = clamp(now + d, 0, last);
   focusRow({ layer: Math.floor(next / view.parts), part: next % view.parts });

@@ -1,8 +1,8 @@
-// Row heights shared by core sample and layer table, from tokens.css and the number of layers.
+// Row heights shared by core sample and layer table, from tokens.css and the number of layers shown.
 
 import { chosenLayers } from "../ui/divider.js";
 import { clamp } from "../ui/dom.js";
-import { state } from "../state.js";
+import { layersShown } from "../view.js";
 
 const MIN_ROW = 3;
 const GOOD_ROW = 5;
@@ -38,7 +38,7 @@ export function measureGrid() {
   const style = getComputedStyle(root);
   /** @param {string} name */
   const px = (name) => parseFloat(style.getPropertyValue(name));
-  const n = state.hello?.model.n_layers ?? 8;
+  const n = layersShown();
   const chosen = chosenLayers(besideLayers(px), Math.max(MIN_LAYERS, n * MIN_ROW));
   let height = chosen ?? px("--h-layers");
   let row = Math.min(MAX_ROW, Math.floor(height / n));

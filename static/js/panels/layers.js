@@ -8,7 +8,7 @@ import { figure } from "../ui/format.js";
 import { METRICS, scales } from "../turns/metrics.js";
 import { palette } from "../ui/palette.js";
 import { on, state } from "../state.js";
-import { focused, focusedRow, focusedToken, pin, point } from "../view.js";
+import { focused, focusedRow, focusedToken, layersShown, pin, point } from "../view.js";
 
 /** @typedef {{x: number, width: number}} Box */
 /** @typedef {number | "out" | "emb"} RowName */
@@ -57,9 +57,9 @@ function onPoint(event, act) {
   act(focused(), { layer: Number(layer), part: 0 });
 }
 
-/** Build the model's rows, output on top as in the core sample. */
+/** Build a row for every layer shown, output on top as in the core sample. */
 function build() {
-  const n = state.hello?.model.n_layers ?? 8;
+  const n = layersShown();
   const rowHeight = () => body.rows[1]?.offsetHeight ?? grid.row;
   cells = new Map();
   /**
