@@ -14,6 +14,8 @@ from playwright.sync_api import FilePayload, Locator, Page, expect
 
 from app.retrieval.retriever import Retriever
 from e2e.bundled import ask_engine
+from e2e.chat.answer_options import AnswerOptions
+from e2e.chat.test_tools import CALL
 from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
@@ -135,6 +137,27 @@ def test_a_draft_is_not_sent_in_place_of_the_question(
     play.wait_done()
     [sent] = [one for one in play.messages.sent if one["type"] == "generate"]
     assert sent["messages"][-1]["content"].endswith(QUESTION)
+
+
+def test_an_answer_after_a_call_of_a_tool_has_its_chunks(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    served = own_site(embedding=INFO, text=CALL, ends=True, context=4096, delay=0)
+    play = open_page(page, served)
+    play.set(temperature=0, max_tokens=200)
+    options = AnswerOptions(play).open().check("Calculator")
+    options.close()
+    look = play.look.open("retrieval")
+    index(look, ("story.md", b"the little fox"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    look.panel.get_by_role("button", name="Close").click()
+    options.cards.get_by_role("button", name="Run tool").press("Enter")
+    expect(options.cards).to_have_count(2)
+    play.wait_done()
+    look.tab("RAG").click()
+    expect(look.panel.get_by_role("row", name="story.md, chunk 1")).to_be_visible()
 
 
 def test_the_prompt_is_counted_with_the_conversation_of_now(

@@ -92,7 +92,8 @@ function rowsOf({ segment, chunks, measurement, shares }) {
 /** @param {Focus} focus @returns {Shown} */
 function shownFrom({ answer }) {
   const turn = state.turns.findIndex(({ answers }) => !!answer && !!answers?.includes(answer));
-  const asked = state.turns[turn - 1];
+  // Between the message and an answer there may be calls of tools.
+  const asked = state.turns.slice(0, Math.max(0, turn)).findLast(({ role }) => role === "user");
   const files = asked?.role === "user" ? partsOf(asked).files : [];
   if (!answer) throw new Missing(NO_ANSWER);
   if (!files.length) throw new Missing(NO_CHUNKS);
