@@ -1,12 +1,13 @@
 """Device memory for activations that plans keep (statistics of layers, attention weights, states),
-allocated when the first plan needs it and shared by plans of all sizes, since steps run one after
-the other."""
+shared by plans of all sizes, since steps run one after the other. Residual streams, which are the
+largest, are allocated at once, the others when the first plan needs them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 from gpu.config import ModelConfig
+from gpu.errors import DeviceError
 from gpu.models.workspace import (
     AttentionCapture,
     Capture,
@@ -20,6 +21,7 @@ from gpu.ops.layer_stats import n_stats
 from gpu.webgpu.buffers import Memory, Tensor, padded
 
 ROW_BUCKETS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
+FEWEST_ROWS = 2
 LEAST_CAPTURE_BYTES = 1 << 20
 """Least size of each of the two arenas for captured residual streams; the device's policy has the
 usual and the largest."""
@@ -35,7 +37,8 @@ of any device."""
 
 class CaptureBuffers:
     """Buffers for the measurements of one model with `context` tokens per sequence. They are made
-    after weights and KV cache, from what memory is left.
+    after weights and KV cache, from what memory is left. Raises DeviceError if that is not enough
+    for two rows.
 
     max_rows      the largest bucket whose residual streams fit in an arena
     weights_room  attention weights of a layer that fit in theirs
@@ -51,6 +54,21 @@ class CaptureBuffers:
         self._unfused: Unfused | None = None
         self.max_rows = captured_rows(config, memory)
         self.weights_room = _weights_room(config, context, memory)
+        while not self._has_room_for_states():
+            self.max_rows //= 2
+
+    def _has_room_for_states(self) -> bool:
+        """Allocate the streams of `max_rows` rows. Raises DeviceError if two rows are too many."""
+        try:
+            self.states(self.max_rows)
+        except DeviceError:
+            if self.max_rows <= FEWEST_ROWS:
+                raise
+            for buffer in self._buffers.values():
+                self._memory.free(buffer)
+            self._buffers.clear()
+            return False
+        return True
 
     def states(self, n_rows: int) -> States:
         """Return two arenas for the stream, because an op reads one state of it and writes the
@@ -173,7 +191,7 @@ def captured_rows(config: ModelConfig, memory: Memory) -> int:
     share = policy.capture_share * (memory.n_bytes["weights"] + memory.n_bytes["kv_cache"])
     wanted = min(max(LEAST_CAPTURE_BYTES, share), policy.capture_bytes)
     limit = int(min(wanted, memory.device.max_binding_bytes)) // row
-    return max(b for b in ROW_BUCKETS if b <= max(2, min(limit, memory.max_rows)))
+    return max(b for b in ROW_BUCKETS if b <= max(FEWEST_ROWS, min(limit, memory.max_rows)))
 
 
 def _weights_room(config: ModelConfig, context: int, memory: Memory) -> int:

@@ -103,6 +103,11 @@ class Memory:
             self.weight_tensors.append(tensor)
         return tensor
 
+    def free(self, tensor: Tensor) -> None:
+        """Give back a buffer for activations of which nothing is in use."""
+        tensor.buffer.destroy()
+        self.n_bytes["work"] -= tensor.buffer.size
+
     @contextmanager
     def _allocating(self, name: str, n_bytes: int) -> Iterator[None]:
         """Raise DeviceError that names what could not be allocated and how much is in use."""
