@@ -97,3 +97,31 @@ def test_an_answer_that_is_continued_still_follows_its_format(page: Page, bundle
     play.wait_tokens(6)
     play.wait_done()
     assert re.fullmatch("([0-9]{4} ){3}", play.text())
+
+
+REPLACE_BY_ITSELF = """async (at) => {
+  const { replaceToken } = await import("/static/js/chat/replace-token-run.js");
+  const { answer } = (await import("/static/js/view.js")).view;
+  replaceToken(answer, at, [answer.tokens[at]]);
+}"""
+
+
+def test_a_branch_is_continued_and_branched_under_its_format(page: Page, bundled: Site) -> None:
+    """The format has read each token of the answer once, also those that a branch was given."""
+    play = Playground(page, bundled).open()
+    play.set(temperature=0.9, seed=4, max_tokens=8)
+    options = AnswerOptions(play)
+    options.format("Regex", "[a-zA-Z ]{300}")
+    answer(play, 1)
+    n_prompt = len(play.messages.events("accepted")[0]["prompt"])
+    for version, at in enumerate((4, 6, 2), start=2):
+        page.evaluate(REPLACE_BY_ITSELF, at)
+        expect(page.locator("#version")).to_have_text(f"{version}/{version}")
+        play.wait_tokens(at + 9)
+        play.wait_done()
+    play.continue_button.click()
+    play.wait_tokens(19)
+    play.wait_done()
+    asked = options.requests()[1:]
+    assert [r["grammar"]["n_read"] for r in asked] == [len(r["ids"]) - n_prompt for r in asked]
+    assert re.fullmatch("[a-zA-Z ]+", play.text())

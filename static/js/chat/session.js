@@ -212,7 +212,7 @@ export function startBranch(answer, at, put, paused = false) {
   const request = {
     ids: [...segment.prompt, ...lead, ...put].map((token) => token.id),
     written: lead.length + put.length,
-    ...rulesAfter(segment.request, lead.length + put.length),
+    ...rulesAfter(segment.request, lead.length + put.length - segment.nGiven),
     ...(paused && { pace: 0 }),
   };
   const seed = String(segment.request?.params.seed ?? segment.params?.seed);

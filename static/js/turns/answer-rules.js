@@ -14,8 +14,9 @@ export function grammarAfter(grammar, n) {
 }
 
 /**
- * Return the fields of a request that goes on after `n` more tokens of the run that `request` began.
- * The server makes the grammar of a call that is required, from `tools`.
+ * Return the fields of a request whose text has `n` more tokens of the answer than that of `request`:
+ * n < 0 where a token that was given to that run is replaced. The server makes the grammar of a call
+ * that is required, from `tools`.
  *
  * @param {RunRequest} request
  * @param {number} n

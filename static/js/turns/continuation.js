@@ -30,7 +30,7 @@ export function continuationRequest(answer, segment, model, limit) {
   const ids = [...prompt, ...tokens].map(({ id }) => id);
   const counted = countSoFar(segment, limit);
   return {
-    request: { ids, written: tokens.length, ...rulesOf(segment, tokens.length) },
+    request: { ids, written: tokens.length, ...rulesOf(segment, tokens.length - segment.nGiven) },
     overrides: {
       seed: String(request?.params.seed ?? params.seed),
       first_index: (params.first_index ?? 0) + nDrawn,
@@ -42,7 +42,7 @@ export function continuationRequest(answer, segment, model, limit) {
 }
 
 /**
- * A text that is complete by its grammar goes on without it.
+ * A text that is complete by its grammar goes on without it. `n`: tokens after those of its request.
  *
  * @param {Segment} segment
  * @param {number} n
