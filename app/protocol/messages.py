@@ -91,6 +91,8 @@ class Generate(
     `written`: number of the last `ids` that the page has as text already, generated before or put
     there by a person; `accepted` has the text of each. If the last one ends the text, the
     generation is over at once.
+    `n_read`: number of the last `ids` that are of the answer, which is read for calls of `tools`,
+    where those are more than `written`: the rest was continued before.
     `interventions`: interventions from the first token on (`gpu.interventions.messages`).
     `spans`: interventions under which all of `ids` but the last were computed, if they continue a
     text; `interventions` then acts from the last on.
@@ -114,6 +116,7 @@ class Generate(
     capture: bool = True
     changes: tuple[ScheduledUpdate, ...] = ()
     written: int = 0
+    n_read: int = 0
     interventions: Interventions = NO_INTERVENTIONS
     spans: tuple[InterventionSpan, ...] = ()
     grammar: Grammar | None = None

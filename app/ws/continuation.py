@@ -13,13 +13,19 @@ ZERO_TIMINGS = Timings(0, 0, 0.0, 0.0, 0, 0.0, 0.0, 0.0, 0.0, 0.0)
 
 def continuation_length(message: Generate) -> int:
     """Return how many of the last ids the page has as text already. Raises `InvalidRequest`."""
-    n_ids = len(message.ids or ())
-    if 0 <= message.written <= n_ids:
-        return message.written
-    raise InvalidRequest(
-        f"written must be from 0 to {n_ids}, the number of ids, but got {message.written}",
-        "written",
-    )
+    return _number_of_ids(message, "written")
+
+
+def answer_length(message: Generate) -> int:
+    """Return how many of the last ids are of the answer. Raises `InvalidRequest`."""
+    return max(_number_of_ids(message, "n_read"), continuation_length(message))
+
+
+def _number_of_ids(message: Generate, name: str) -> int:
+    n, n_ids = getattr(message, name), len(message.ids or ())
+    if 0 <= n <= n_ids:
+        return int(n)
+    raise InvalidRequest(f"{name} must be from 0 to {n_ids}, the number of ids, but got {n}", name)
 
 
 def continuation_texts(tokenizer: Tokenizer, ids: list[int], n: int) -> tuple[str, ...]:

@@ -47,7 +47,7 @@ from app.protocol.messages import (
     Update,
 )
 from app.ws import websocket
-from app.ws.continuation import continuation_length
+from app.ws.continuation import answer_length, continuation_length, continuation_texts
 from app.ws.incoming import BadMessageError, UpdateMerger, decode, given_settings, merge
 from app.ws.questions import Questions, error_about
 from app.ws.send_queue import SendQueue
@@ -240,7 +240,7 @@ class PageConnection:
             additions=Additions(
                 dropped=dropped,
                 grammar=grammar if message.grammar is None else None,
-                reader=self._answer_reader(tools),
+                reader=self._answer_reader(tools, ids, answer_length(message)),
             ),
             client=self._client,
             tokenizer=tokenizer,
@@ -249,7 +249,7 @@ class PageConnection:
 
     def _grammar_of(self, message: Generate, tools: Sequence[Tool]) -> Grammar | None:
         """Return what the text must follow: the message's grammar, or that of the calls that it
-        requires, of which the `written` ids are a part."""
+        requires, of which the ids of the answer are a part."""
         required = required_tools(tools, message.tool_choice)
         if message.grammar is not None and tools:
             raise InvalidRequest(
@@ -259,12 +259,22 @@ class PageConnection:
             )
         if not required:
             return message.grammar
-        return call_grammar(self._engine.tokenizer, required, parallel=False).after(message.written)
+        return call_grammar(self._engine.tokenizer, required, parallel=False).after(
+            answer_length(message)
+        )
 
-    def _answer_reader(self, tools: Sequence[Tool]) -> AnswerReader | None:
+    def _answer_reader(
+        self, tools: Sequence[Tool], ids: list[int], n_read: int
+    ) -> AnswerReader | None:
+        """Return the reader of an answer of which the last `n_read` ids are a part."""
         if not tools:
             return None
-        return AnswerReader(call_writer(self._engine.tokenizer, tools, parallel=True))
+        tokenizer = self._engine.tokenizer
+        reader = AnswerReader(call_writer(tokenizer, tools, parallel=True))
+        texts = continuation_texts(tokenizer, ids, n_read)
+        for id, text in zip(ids[len(ids) - n_read :], texts, strict=True):
+            reader.push(id, text)
+        return reader
 
     def _check_grammar(self, grammar: Grammar | None) -> None:
         if grammar is not None:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -77,13 +77,6 @@ class Additions:
     dropped: tuple[int, ...] = ()
     grammar: Grammar | None = None
     reader: AnswerReader | None = None
-
-    def after(self, ids: Sequence[int], texts: tuple[str, ...]) -> Additions:
-        """Return the additions of a run that continues an answer of these tokens."""
-        if self.reader is not None:
-            for id, text in zip(ids, texts, strict=True):
-                self.reader.push(id, text)
-        return replace(self, texts=texts)
 
     def added_to(self, event: Event) -> Event:
         """Return the next event of the run with what belongs to it."""
@@ -309,7 +302,7 @@ class Sessions:
             clock or RequestClock(),
             self._retention,
             self._evict_finished,
-            additions.after(request.ids[len(request.ids) - len(texts) :], texts),
+            replace(additions, texts=texts),
         )
         with self._lock:
             if (owner, id) in self._generations:

@@ -8,6 +8,7 @@ import re
 import threading
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -279,6 +280,52 @@ def test_a_required_call_follows_the_schema(page: Page, bundled: Site) -> None:
     assert 2 <= len(query) <= 60
     assert options.cards.locator("dd").inner_text().strip() == query.strip()
     expect(page.get_by_test_id("stats")).to_contain_text("grammar complete")
+
+
+def test_a_required_call_that_is_written_in_parts_is_one_call(
+    page: Page, bundled: Site, tmp_path: Path
+) -> None:
+    """Each part goes on in the schema where the one before ended, also when it is written again."""
+    play = Playground(page, bundled).open()
+    play.set(temperature=1, seed=5, max_tokens=12)
+    options = AnswerOptions(play)
+    options.open().check("Search")
+    options.close()
+    ask(page, "A fox")
+    for n in (12, 24):
+        play.wait_tokens(n)
+        play.wait_done()
+        expect(options.cards).to_have_count(0)
+        if n == 24:
+            play.set(max_tokens=120)
+        play.continue_button.click()
+    play.wait_tokens(25)
+    play.wait_done()
+    expect(options.cards).to_have_count(1)
+    (call,) = play.messages.events("done")[-1]["tool_calls"]
+    assert call["name"] == "search"
+    n = len(play.numbers())
+    made = play.playback
+    made.open(made.save(tmp_path / "call.json"))
+    made.again.click()
+    expect(made.said).to_have_text(f"The same {n} tokens.", timeout=60_000)
+
+
+def test_an_answer_that_a_stop_string_ended_goes_on_with_its_tools(
+    page: Page, calling: Callable[[str], AnswerOptions]
+) -> None:
+    options = calling(CALL)
+    options.open().check("Calculator")
+    options.close()
+    page.locator("#stop-strings").fill("name")
+    page.locator("#stop-strings").press("Enter")
+    ask(page)
+    expect(page.get_by_test_id("stats")).to_contain_text("grammar complete")
+    page.get_by_role("button", name="Continue").click()
+    until(page, lambda: len(options.requests()) == 2, "the request that goes on")
+    first, second = options.requests()
+    assert second["tools"] == first["tools"]
+    assert "tool_choice" not in second
 
 
 # ---- the tools -------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 // differently, so the tokens may differ from some point on.
 
 import { Answer } from "../turns/answer.js";
+import { rulesAfter } from "../turns/answer-rules.js";
 import { stampReceived } from "../ui/message-clock.js";
 import { plural, tokenLabel } from "../ui/format.js";
 import { listenTo, send } from "../net/connection.js";
@@ -127,7 +128,7 @@ function begin(rerun) {
  * @param {Recording} recording
  */
 export function requestOf({ saved }) {
-  const { reach, reached, grammar, tools, tool_choice: choice } = saved.request;
+  const { reach, reached, grammar } = saved.request;
   const { events = [] } = saved;
   const accepted = /** @type {ReplayFile.Accepted} */ (events[0].event);
   const done = events[events.length - 1].event;
@@ -144,9 +145,7 @@ export function requestOf({ saved }) {
     capture: accepted.capture,
     ...(reach && { reach }),
     ...(reached && { reached }),
-    ...(grammar && { grammar }),
-    ...(tools && { tools }),
-    ...(choice && { tool_choice: choice }),
+    ...rulesAfter(saved.request, 0),
     changes: grammar && wasStopped ? [...changes.filter(({ index }) => index <= n), endAt(n)] : changes,
     cache_reuse: 0,
     ...(saved.request.truncation === "slide" && { truncation: "slide" }),

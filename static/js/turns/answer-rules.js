@@ -21,7 +21,7 @@ export function grammarAfter(grammar, n) {
  * @param {RunRequest} request
  * @param {number} n
  */
-export function rulesAfter({ grammar, tools, tool_choice: choice }, n) {
+export function rulesAfter({ grammar, tools, tool_choice: choice, n_read: nRead, written = 0 }, n) {
   if (!tools) return grammarAfter(grammar, n);
-  return { tools, ...(choice && { tool_choice: choice }) };
+  return { tools, ...(choice && { tool_choice: choice }), n_read: (nRead ?? written) + n };
 }

@@ -47,8 +47,10 @@ export function continuationRequest(answer, segment, model, limit) {
  * @param {Segment} segment
  * @param {number} n
  */
-const rulesOf = ({ reason, request }, n) =>
-  reason === "stop" ? {} : rulesAfter(request, n);
+function rulesOf({ reason, request }, n) {
+  const { grammar: _grammar, tool_choice: _choice, ...free } = request;
+  return rulesAfter(reason === "stop" ? free : request, n);
+}
 
 /**
  * A segment's tokens without the end-of-text token: nothing can follow that.

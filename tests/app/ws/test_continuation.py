@@ -102,6 +102,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
         {"ids": [262, 263], "written": -1},
         "written must be from 0 to 2, the number of ids, but got -1",
     ),
+    ({"ids": [262], "n_read": 2}, "n_read must be from 0 to 1, the number of ids, but got 2"),
     ({"prompt": "Once", "written": 1}, "written must be from 0 to 0, the number of ids, but got 1"),
     ({"ids": [262], "params": {"first_index": -1}}, "first_index must be an integer from 0"),
     ({"ids": [262], "params": {"first_index": 2**31}}, "first_index must be an integer from 0"),
@@ -117,4 +118,4 @@ def test_an_impossible_continuation_is_refused(
     error = page.until("error")
     assert error["code"] == "invalid_request"
     assert message in error["message"]
-    assert error["param"] in ("written", "first_index")
+    assert error["param"] in ("written", "n_read", "first_index")

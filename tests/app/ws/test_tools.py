@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.app.conftest import Site, StartSite
-from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE
+from tests.app.fake_tokenizer import CHAT_TEMPLATE, TOOL_TEMPLATE, FakeTokenizer
 
 ADD = {
     "type": "function",
@@ -69,18 +69,23 @@ def test_a_run_without_tools_has_no_calls(start_site: StartSite) -> None:
     assert "content" not in done
 
 
-def test_a_call_that_was_begun_before_a_continuation_is_read_whole(start_site: StartSite) -> None:
-    site = start_site(text=CALL, ends=True, chat_template=TOOL_TEMPLATE, context=4096)
+@pytest.mark.parametrize("n_before", [0, 20], ids=["once", "twice"])
+def test_a_call_that_was_begun_before_a_continuation_is_read_whole(
+    start_site: StartSite, n_before: int
+) -> None:
+    """`n_before` tokens of the answer were given to an earlier continuation already."""
+    at = CALL.index("name")
+    site = start_site(text=CALL[at:], ends=True, chat_template=TOOL_TEMPLATE, context=4096)
     page = site.page()
-    first = {"messages": [ASKED], "tools": [ADD], "params": {**GREEDY, "max_tokens": 30}}
-    page.send_message("generate", id="a", **first)
-    accepted = page.until("accepted")
-    page.until("done")
-    written = [m["event"]["id"] for m in page.events("a") if m["event"]["type"] == "token"]
-    ids = [*(token["id"] for token in accepted["prompt"]), *written]
-    page.send_message("generate", id="b", ids=ids, written=len(written), tools=[ADD], params=GREEDY)
-    (call,) = page.until("done", id="b")["tool_calls"]
+    begun = FakeTokenizer().encode(CALL[:at], bos=False)
+    ids = [*FakeTokenizer().encode("2 + 3?"), *begun]
+    continued = {"written": len(begun) - n_before, "n_read": len(begun) if n_before else 0}
+    page.send_message("generate", id="a", ids=ids, **continued, tools=[ADD], params=GREEDY)
+    assert len(page.until("accepted")["texts"]) == continued["written"]
+    done = page.until("done")
+    (call,) = done["tool_calls"]
     assert (call["name"], call["arguments"]) == ("add", ARGUMENTS)
+    assert done["content"] == "Let me see."
 
 
 def test_tools_count_among_the_tokens_of_a_prompt(site: Site) -> None:
