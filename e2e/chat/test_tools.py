@@ -343,7 +343,16 @@ EXPRESSIONS: dict[str, float] = {
     "ln(e) + log(100) + cos(pi)": 2,
     "0.1 + 0.2": 0.3,
     "--3": 3,
+    "0 * -1": 0,
 }
+WRITTEN = {
+    "999999 * 9999999": "9999989000001",
+    "2^53 - 1": "9007199254740991",
+    "0.1 * 30": "3",
+    "123456789 * 987654321": "1.21932631113e+17",
+    "2 / 3": "0.666666666667",
+}
+"""All digits of an integer that is exact, twelve of another number."""
 WRONG = {
     "": "the expression is empty",
     "2 +": "expected a number at the end",
@@ -369,12 +378,13 @@ def test_the_calculator_computes_and_runs_nothing(play: Callable[..., Playground
           };
           return all.map(valueOf);
         }""",
-        [*EXPRESSIONS, *WRONG],
+        [*EXPRESSIONS, *WRONG, *WRITTEN],
     )
     for (text, wanted), value in zip(EXPRESSIONS.items(), values, strict=False):
         assert float(value) == wanted, text
-    for (text, wanted_words), value in zip(WRONG.items(), values[len(EXPRESSIONS) :], strict=True):
-        assert wanted_words in value, text
+    for (text, words), value in zip(WRONG.items(), values[len(EXPRESSIONS) :], strict=False):
+        assert words in value, text
+    assert dict(zip(WRITTEN, values[-len(WRITTEN) :], strict=True)) == WRITTEN
 
 
 TEXT = """The fox lives in the old forest. A fox is red.

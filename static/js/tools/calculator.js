@@ -31,6 +31,7 @@ const FUNCTIONS = new Map([
   ["min", [Math.min, Infinity]],
   ["max", [Math.max, Infinity]],
 ]);
+/** Digits of a number that may be rounded. */
 const SIGNIFICANT = 12;
 
 /**
@@ -43,7 +44,14 @@ export function calculate(expression) {
     throw new Error(`an expression may have ${MAX_CHARS} characters, but this one has ${expression.length}`);
   const value = new Parser(expression).value();
   if (!Number.isFinite(value)) throw new Error(`${expression.trim()} is not a finite number`);
-  return String(Number(value.toPrecision(SIGNIFICANT)));
+  return written(value);
+}
+
+/** A number as text: an integer that a double holds exactly with all its digits, a rounded one never as if it was exact. @param {number} value */
+function written(value) {
+  if (Number.isSafeInteger(value)) return String(value);
+  const rounded = Number(value.toPrecision(SIGNIFICANT));
+  return Math.abs(rounded) > Number.MAX_SAFE_INTEGER ? rounded.toExponential() : String(rounded);
 }
 
 class Parser {
