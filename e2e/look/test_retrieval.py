@@ -20,7 +20,8 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
-from gpu.inspection.requests import Divergence, Losses
+from gpu.inspection.requests import Answer, Array, Divergence, Losses
+from tests.app import fake_inspection
 from tests.app.fake_encoder import INFO, ids_of
 from tests.app.fake_inspection import fake_encoded
 from tests.app.fake_options import FakeOptions, info_of
@@ -208,6 +209,37 @@ def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
         assert float(row["log-probability with it"]) == pytest.approx(whole, abs=1e-3)
         assert float(row["difference"]) == pytest.approx(whole - without, abs=1e-3)
     assert sum(float(row["attention"]) for row in rows) == pytest.approx(1, abs=1e-3)
+
+
+def test_a_chunk_that_makes_the_answer_less_likely_may_change_it_most(
+    page: Page,
+    own_site: Callable[..., Site],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    logprobs = iter((-2.0, -3.0, -0.5))  # of each token: with all, without the first, the second
+    original = fake_inspection._losses
+
+    def losses(logits: np.ndarray, ids: list[int], top: int) -> Answer:
+        found, logprob = original(logits, ids, top), np.full(len(ids), next(logprobs), np.float32)
+        others = [array for array in found.arrays if array.name != "logprob"]
+        return Answer(found.info, (Array.of("logprob", logprob), *others))
+
+    monkeypatch.setattr(fake_inspection, "_losses", losses)
+    play = open_page(page, own_site(embedding=INFO))
+    play.set(max_tokens=4)
+    look = play.look.open("retrieval")
+    index(look, ("a.txt", b"the fox"), ("b.txt", b"the lamp"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    look.panel.locator(".view-answer .send").click()
+    expect(says(look)).to_contain_text("changes most")
+    _, second, *_ = rows = look.csv()
+    assert [float(row["difference"]) for row in rows[:2]] == [4.0, -6.0]
+    name = second["part of the prompt"]
+    expect(says(look)).to_contain_text(f"Without “{name}”, the log-probability of the answer")
+    expect(says(look)).to_contain_text("changes most: +6.00 nats.")
 
 
 def test_a_measurement_says_at_once_that_it_runs_and_may_be_stopped(

@@ -227,8 +227,8 @@ function resultWords({ chunks, measurement, shares, running }) {
   if (running && !whole) return "Reading the whole prompt …";
   if (!nDone || !shares) return `Which chunk did the answer use? The engine reads the text ${plural(chunks.length + 2, "time")}.`;
   if (!isComplete) return `Measured: ${nDone} of ${plural(steps.length, "chunk")}.`;
-  const effects = chunks.map((_, i) => measurement.effect(i) ?? -Infinity);
-  const [byEffect, byAttention] = [indexOfMost(effects), indexOfMost(shares.slice(0, chunks.length))];
+  const effects = chunks.map((_, i) => measurement.effect(i) ?? 0);
+  const [byEffect, byAttention] = [indexOfMost(effects.map(Math.abs)), indexOfMost(shares.slice(0, chunks.length))];
   const first = `Without “${chunks[byEffect].name}”, the log-probability of the answer changes most: ${signed(effects[byEffect], measurement.largest)} nats.`;
   if (byEffect === byAttention) return `${first} It also gets the most attention.`;
   return `${first} “${chunks[byAttention].name}” gets the most attention.`;
