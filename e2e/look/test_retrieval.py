@@ -177,6 +177,46 @@ def test_the_prompt_is_counted_with_the_conversation_of_now(
     expect(counted).not_to_have_text(before)
 
 
+def test_the_prompt_is_counted_as_it_is_sent(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    """With the system prompt and the tools of now, which came after the chunks were found."""
+    play = open_page(page, own_site(embedding=INFO, context=4096))
+    play.set(max_tokens=4)
+    look = play.look.open("retrieval")
+    index(look, ("story.md", b"the little fox"))
+    find(look)
+    counted = look.panel.get_by_text("tokens with the conversation so far")
+    alone = counted.inner_text()
+    look.panel.get_by_role("button", name="Close").click()
+    page.locator("#system-text").fill("the lamp")
+    options = AnswerOptions(play)
+    options.open().check("Calculator")
+    options.close()
+    look.tab("RAG").click()
+    expect(counted).not_to_have_text(alone)
+    said = counted.inner_text()
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    prompt = play.messages.events("accepted")[-1]["prompt"]
+    assert said.startswith(f"{len(prompt):,} tokens")
+
+
+def test_a_completion_says_why_its_chunks_are_not_measured(
+    page: Page, own_site: Callable[..., Site], cache: Path
+) -> None:
+    play = open_page(page, own_site(embedding=INFO))
+    play.set(max_tokens=4)
+    page.locator("[name=mode][value=completion]").check(force=True)
+    look = play.look.open("retrieval")
+    index(look, ("story.md", b"the little fox"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    expect(look.panel.get_by_role("radio", name="Answer")).to_be_checked()
+    expect(look.message).to_contain_text("Ask the model in chat mode to measure them.")
+
+
 def check_measured(look: LookPanel, play: Playground, served: Site) -> None:
     """Measure the answer, and compare with what the engine answers."""
     prompt = play.messages.events("accepted")[-1]["prompt"]

@@ -24,6 +24,7 @@ import { attentionOf, cachedOf, chunksIn, excerpt } from "./prompt-parts.js";
 
 const NO_ANSWER = "There is no answer yet. Find chunks for a question, then ask the model.";
 const NO_CHUNKS = "The answer in view was written without chunks. Find chunks for a question, then ask the model.";
+const COMPLETION = "A completion does not remember which chunks its prompt had. Ask the model in chat mode to measure them.";
 const OTHERS = ["first token", "rest of the prompt", "answer itself"];
 const N_KEPT = 12;
 /** Tokens of the answer that are measured, from its first. */
@@ -96,6 +97,7 @@ function shownFrom({ answer }) {
   const asked = state.turns.slice(0, Math.max(0, turn)).findLast(({ role }) => role === "user");
   const files = asked?.role === "user" ? partsOf(asked).files : [];
   if (!answer) throw new Missing(NO_ANSWER);
+  if (state.turns[turn]?.mode === "completion") throw new Missing(COMPLETION);
   if (!files.length) throw new Missing(NO_CHUNKS);
   const segment = answer.promptSegment;
   if (segment && !segment.accepted) throw new Missing("The prompt is on its way to the engine.");

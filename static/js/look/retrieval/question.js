@@ -1,6 +1,7 @@
 // "Question": from a question to the prompt, step by step: its vector, the nearest chunks, and the prompt
 // that is made of them.
 
+import { toolsField } from "../../chat/answer-fields.js";
 import { blockOf, withFiles } from "../../chat/attachments.js";
 import { sendMessage } from "../../chat/composer.js";
 import { messagesBefore } from "../../chat/session.js";
@@ -20,7 +21,7 @@ const EXAMPLE = "What is it about?";
 const TOP = "3";
 
 /**
- * The answer to `asked`, the question; `tokens` of the prompt with the conversation that `countedFor` names.
+ * The answer to `asked`, the question; `tokens` of the prompt that was counted, `countedFor` with its model.
  *
  * @type {{asked: string, search: SearchAnswer, tokens: number | null, countedFor: string} | null}
  */
@@ -119,25 +120,27 @@ async function find() {
   changed("look");
 }
 
-/** Count the prompt again once the conversation has other turns, or another model reads it. */
+/** Count the prompt again once it is another one, or another model reads it. */
 function recount() {
-  const [now, model] = [found, state.hello?.model.name];
-  const key = [model, state.mode, state.conversation.id, state.turns.length].join(" ");
-  if (!now || now.countedFor === key || !ready() || state.active) return;
+  const now = found;
+  if (!now || !ready() || state.active) return;
+  const asked = countable(now);
+  const key = JSON.stringify([state.hello?.model.name, asked]);
+  if (now.countedFor === key) return;
   Object.assign(now, { tokens: null, countedFor: key });
   const show = (/** @type {number | null} */ tokens) => {
     if (now.countedFor !== key) return;
     now.tokens = tokens;
     changed("look");
   };
-  countTokens(countable(now)).then(({ tokens }) => show(tokens), () => show(null));
+  countTokens(asked).then(({ tokens }) => show(tokens), () => show(null));
 }
 
 /** @param {NonNullable<typeof found>} now @returns {Countable} */
 function countable(now) {
   const content = withFiles(now.asked, filesOf(now.search));
   if (state.mode !== "chat") return { prompt: content };
-  return { messages: [...messagesBefore(), { role: "user", content }] };
+  return { messages: [...messagesBefore(), { role: "user", content }], ...toolsField() };
 }
 
 /** The chunks as files of a message. @param {SearchAnswer} search @returns {AttachedText[]} */
