@@ -107,9 +107,12 @@ def chunks_of(
     found = []
     for first, last in _windows(text, spans, settings):
         start, end = spans[first][0], spans[last - 1][1]
-        page = 1 + text.count(PAGE_BREAK, 0, start) if has_pages else None
-        own = text[start:end].replace(PAGE_BREAK, "\n")
-        found.append(Chunk(0, start, own, last - first, page))
+        own = text[start:end]
+        n_blanks = len(own) - len(own.lstrip())  # the page may break before the first word
+        page = 1 + text.count(PAGE_BREAK, 0, start + n_blanks) if has_pages else None
+        found.append(Chunk(0, start, own.replace(PAGE_BREAK, "\n"), last - first, page))
+    if text and not found:
+        raise InvalidRequest("the embedding model can read no character of this document", "data")
     if len(found) > most:
         raise InvalidRequest(
             f"this document has {len(found):,} chunks, but only {most:,} of the {MAX_CHUNKS:,} of "
@@ -159,5 +162,7 @@ def _windows(text: str, spans: Sequence[Span], settings: ChunkSettings) -> Itera
             continue
         yield first, last
         covered = last
-        earliest = max(first + 1, last - settings.overlap)
-        first = next((i for i in range(earliest, last) if begins_word(i)), last)
+        shared = range(max(first + 1, last - settings.overlap), last)
+        # Inside a word that is longer than half a chunk, as texts without blanks are.
+        elsewhere = last if begins_word(last) else next(filter(begins_character, shared), last)
+        first = next(filter(begins_word, shared), elsewhere)

@@ -70,6 +70,24 @@ def test_chunks_begin_between_words_and_overlap() -> None:
     assert all(STORY[at].isspace() or STORY[at - 1].isspace() for at in starts)
 
 
+def test_chunks_of_a_text_without_blanks_overlap() -> None:
+    """As Chinese and Japanese are written."""
+    text = "東京は日本の首都で、人口はとても多い。" * 20
+    [first, second, *_] = chunks_of(BPE, text, ChunkSettings(60, 16), 1000, has_pages=False)
+    shared = first.start + len(first.text) - second.start
+    assert 0 < n_tokens(text[second.start :][:shared], BPE) <= 16
+    [_, apart, *_] = chunks_of(BPE, text, ChunkSettings(60, 0), 1000, has_pages=False)
+    assert apart.start == first.start + len(first.text)
+
+
+def test_a_text_of_which_the_model_reads_nothing_is_refused(tmp_path: Path) -> None:
+    """BERT's normalizer drops characters without a width, and U+FFFD."""
+    saved = made_tokenizers.save(tmp_path, made_tokenizers.word_piece())
+    texts = EncoderTexts(Tokenizer.load(saved), SentenceConfig())
+    with pytest.raises(InvalidRequest, match="can read no character of this document"):
+        chunks_of(texts, "\u200b\ufffd", ChunkSettings(8, 0), 10, has_pages=False)
+
+
 def test_the_place_where_a_long_text_is_cut_for_the_tokenizer_changes_nothing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -79,13 +97,18 @@ def test_the_place_where_a_long_text_is_cut_for_the_tokenizer_changes_nothing(
     assert pieces == whole
 
 
-def test_pages_are_counted() -> None:
+@pytest.mark.parametrize("texts", [TEXTS, BPE], ids=["words", "BPE"])
+def test_the_page_of_a_chunk_is_that_of_its_first_word(texts: EncoderTexts) -> None:
+    """In a byte-level vocabulary a chunk may begin with the page break."""
     text = "one two three four five six\fseven eight nine ten"
-    chunks = chunks_of(TEXTS, text, ChunkSettings(30, 0), 1000, has_pages=True)
-    assert [chunk.page for chunk in chunks] == [
-        1 + text[: chunk.start].count("\f") for chunk in chunks
-    ]
-    assert not any("\f" in chunk.text for chunk in chunks)
+    breaks = 0
+    for size in range(4, 31):
+        for chunk in chunks_of(texts, text, ChunkSettings(size, 0), 1000, has_pages=True):
+            first = chunk.start + len(chunk.text) - len(chunk.text.lstrip())
+            assert chunk.page == 1 + text[:first].count("\f")
+            assert "\f" not in chunk.text
+            breaks += text[chunk.start] == "\f"
+    assert texts is TEXTS or breaks > 0
 
 
 @pytest.mark.parametrize(
