@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import FilePayload, Locator, Page, expect
+from playwright.sync_api import FilePayload, Locator, Page, Route, expect
 
 from app.retrieval.retriever import Retriever
 from e2e.bundled import ask_engine
@@ -398,6 +398,11 @@ def test_bad_documents_and_questions_are_answered_in_words(
     give(look, ("a.txt", b"the fox"))
     expect(says(look)).to_contain_text("Expected 4 to 10 tokens for a chunk")
     expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
+    text = look.panel.get_by_label("Text to index")
+    text.fill("the little fox was happy")
+    look.panel.get_by_role("button", name="Add text").click()
+    expect(says(look)).to_contain_text("Expected 4 to 10 tokens for a chunk")
+    expect(text).to_have_value("the little fox was happy")
     view(look, "Question")
     look.panel.get_by_label("Your question").fill("the fox")
     page.keyboard.press("Enter")
@@ -406,9 +411,9 @@ def test_bad_documents_and_questions_are_answered_in_words(
     expect(look.message).to_contain_text("There is no answer yet. Find chunks for a question")
     view(look, "Documents")
     look.panel.get_by_label("Chunk size").fill("8")
-    look.panel.get_by_label("Text to index").fill("the little fox was happy")
     look.panel.get_by_role("button", name="Add text").click()
     expect(look.panel.locator(".rt-documents tbody th")).to_have_text(["pasted text"])
+    expect(text).to_have_value("")
     look.panel.get_by_role("button", name="Remove pasted text").click()
     expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
     (cache).mkdir(parents=True)
@@ -456,6 +461,19 @@ def test_files_are_dropped_and_their_indexing_cancelled(
     expect(says(look)).to_have_text("dropped.md was cancelled; nothing is kept of it.")
     expect(look.panel.locator(".rt-documents tbody tr")).to_have_count(0)
     expect(page.locator("#attached li")).to_have_count(0)
+
+
+def test_a_file_is_said_to_be_read_until_the_server_has_read_it(
+    page: Page, site: Callable[..., Site], cache: Path
+) -> None:
+    """A PDF of many pages takes half a minute."""
+    held: list[Route] = []
+    page.route("**/api/retrieval/documents", lambda route: held.append(route), times=1)
+    look = open_page(page, site(embedding=INFO)).look.open("retrieval")
+    give(look, ("a.txt", b"the fox"), ("b.txt", b"the lamp"))
+    expect(says(look)).to_have_text("a.txt: reading … 1 more file to go.")
+    held.pop().continue_()
+    expect(look.panel.locator(".rt-documents tbody th")).to_have_text(["a.txt", "b.txt"])
 
 
 class HeldVectors:

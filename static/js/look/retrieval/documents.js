@@ -18,9 +18,13 @@ const ACTIVE = ["reading", "encoding"];
 
 /** @type {RetrievalOffer | null} */
 let offer = null;
-/** Files that wait to be sent, the first of which may be on its way. @type {File[]} */
+/** Files that wait to be sent. @type {File[]} */
 let queue = [];
 let isWorking = false;
+/** The file that is on its way: the server answers once it was read. @type {File | null} */
+let sent = null;
+/** The text that was added last, as a file and as it was in its field. @type {{file: File, text: string} | null} */
+let pasted = null;
 let problem = "";
 /** @type {number | undefined} */
 let timer;
@@ -80,9 +84,14 @@ function add(files) {
 async function work() {
   if (isWorking) return;
   isWorking = true;
-  while (queue.length) {
-    await sendFile(queue[0]);
-    queue = problem ? [] : queue.slice(1); // the next ones would hide why
+  for (let file; (file = queue.shift()); ) {
+    sent = file;
+    changed("look");
+    await sendFile(file);
+    sent = null;
+    if (problem) queue = []; // the next ones would hide why
+    // A text that was refused, or never sent, stays in its field.
+    else if (pasted?.file === file && at.pasted.value === pasted.text) at.pasted.value = "";
     changed("look");
     if (queue.length) await untilIndexed();
   }
@@ -171,8 +180,9 @@ function buildPasted() {
   at.pasted.setAttribute("aria-label", "Text to index");
   const bar = el("div", "controls");
   const addText = () => {
-    add([new File([at.pasted.value], at.name.value.trim())]);
-    at.pasted.value = "";
+    const text = at.pasted.value;
+    pasted = { file: new File([text], at.name.value.trim()), text };
+    add([pasted.file]);
   };
   bar.append(labelled("Name ", at.name), newButton("Add text", addText));
   return [at.pasted, bar];
@@ -215,8 +225,8 @@ function draw(now) {
   at.cancel.hidden = at.bar.hidden = !isBusy;
   at.clear.hidden = isBusy || !(documents.length || now.problem);
   Object.assign(at.bar, { max: run?.total || 1, value: run?.done ?? 0 });
-  at.says.classList.toggle("bad", !!problem || !!now.problem || run?.state === "failed");
-  setText(at.says, problem || sentence(now.problem) || (isShown(run, documents) ? words(run) : stored(documents)));
+  at.says.classList.toggle("bad", !sent && (!!problem || !!now.problem || run?.state === "failed"));
+  setText(at.says, (sent && reading(sent.name)) || problem || sentence(now.problem) || (isShown(run, documents) ? words(run) : stored(documents)));
   at.list.hidden = !documents.length;
   clearRows(at.list);
   for (const { name, tokens, chunks, size, overlap } of documents) {
@@ -246,14 +256,19 @@ function limits({ documents, chunks, n_bytes: size, folder, max_chunks: maxChunk
   return `${used}${kept}. A file may have up to ${bytes(maxFile)}, a chunk up to ${count(room)} tokens.`;
 }
 
+/** How many files of this page wait, or "". */
+const waiting = () => (queue.length ? ` ${plural(queue.length, "more file")} to go.` : "");
+
+/** @param {string} name */
+const reading = (name) => `${name}: reading …${waiting()}`;
+
 /** @param {Answers.IndexRun} run */
 function words({ name, state, message, done, total, seconds, seconds_left: left }) {
-  const waiting = queue.length ? ` ${plural(queue.length, "more file")} to go.` : "";
   switch (state) {
     case "reading":
-      return `${name}: reading …${waiting}`;
+      return reading(name);
     case "encoding":
-      return `${name}: ${count(done)} of ${plural(total, "chunk")} have vectors${left === null ? "" : `, about ${count(Math.ceil(left))} s left`}.${waiting}`;
+      return `${name}: ${count(done)} of ${plural(total, "chunk")} have vectors${left === null ? "" : `, about ${count(Math.ceil(left))} s left`}.${waiting()}`;
     case "done":
       return `${name}: ${plural(total, "chunk")} indexed in ${seconds.toFixed(1)} s.`;
     case "cancelled":
