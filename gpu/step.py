@@ -316,7 +316,7 @@ class LayerActivations:
     """Activations of one token in one layer, float32; None for what the layer does not have.
 
     resid_pre, resid_mid, resid_post  (hidden_size,): the residual stream before the layer, after
-                attention and after the MLP
+                attention and after the MLP, before the next layer's input is steered or patched
     attn_norm, mlp_norm  (hidden_size,): normed input of attention and MLP
     q, k, v     (n_heads, head_dim) and twice (n_kv_heads, head_dim): projections, before the norm
                 of queries and keys and before RoPE

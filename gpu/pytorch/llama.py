@@ -137,10 +137,10 @@ class TorchLlama:
             watcher.keep(resid_mid=x, mlp_norm=normed)
             update = layer.mlp(normed, watcher, batch.hooks)
             update = batch.hooks.mlp(i, self._norm(update * scale, layer.post_mlp))
+            watcher.keep(resid_post=x + update)
             update = batch.hooks.before(i + 1, x, update)
             watcher.add_update("mlp", x, update)
             x = x + update
-            watcher.keep(resid_post=x)
             watcher.add("residual", x)
             watcher.mark()
         return self.unembed(x[sampled])

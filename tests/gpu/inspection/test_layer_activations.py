@@ -13,6 +13,7 @@ import pytest
 import torch
 
 from gpu.errors import InvalidRequest
+from gpu.interventions.active import ActiveInterventions
 from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.runner import Runner
@@ -77,14 +78,22 @@ def random_folder(name: str) -> Path:
 
 
 def activations(
-    runner: Runner, ids: list[int], layer: int, head: int, blocks: Sequence[int] = ()
+    runner: Runner,
+    ids: list[int],
+    layer: int,
+    head: int,
+    blocks: Sequence[int] = (),
+    active: ActiveInterventions | None = None,
 ) -> tuple[LayerActivations, Floats]:
-    """Return the activations of the last token and the head's attention weights."""
+    """Return the activations of the last token, under `active`, and the head's attention
+    weights."""
     n = len(ids)
     driving.begin(runner, 0, ids, n, blocks)
     driving.prefill(runner, ids[:-1])
+    runner.set_interventions(0, active)
     request = InspectionRequest(keys=(0, n), layer=(layer, head))
-    found = runner.inspect(Step((Row(0, n - 1, ids[-1]),)), request)
+    step = Step((Row(0, n - 1, ids[-1]),), interventions=active is not None)
+    found = runner.inspect(step, request)
     assert found.layer is not None
     assert found.attention is not None
     return found.layer, found.attention[0, layer, head]
@@ -115,6 +124,27 @@ def test_those_of_pytorch_are_the_same(device: Device) -> None:
                 assert got == want
     finally:
         runner.close()
+
+
+@pytest.mark.parametrize("change", ["steer", "patch"])
+def test_the_next_layer_is_changed_after_what_the_mlp_added(device: Device, change: str) -> None:
+    """On both backends: what the MLP added is not mixed with a vector that steers."""
+    name, layer = "derived_head", 2
+    torch_runner = TorchRunner.load(random_folder(name), LoadOptions(dtype="f32", slots=1))
+    try:
+        for runner in (torch_runner, driving.load(device, random_folder(name), n_slots=1)):
+            vector = np.full(runner.config.hidden_size, 3.0, np.float32)
+            active = ActiveInterventions(**{change: {layer + 1: vector}})
+            ids = random_models.ids(N_TOKENS)
+            changed, _ = activations(runner, ids, layer, 0, active=active)
+            plain, _ = activations(runner, ids, layer, 0)
+            after, _ = activations(runner, ids, layer + 1, 0, active=active)
+            bound = np.array(1e-5)
+            compare("layer.resid_post", name, changed.resid_post, plain.resid_post, bound, 0)
+            start = plain.resid_post if change == "steer" else 0.0
+            compare("layer.resid_pre", name, after.resid_pre, start + vector, bound, 0)
+    finally:
+        torch_runner.close()
 
 
 def check_hooked(runner: Runner, name: str) -> None:
