@@ -16,7 +16,7 @@ from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
 from gpu.config import GenerationDefaults, ModelConfig
 from gpu.errors import DeviceError, ModelError
-from gpu.kv.blocks import block_bytes, blocks_for
+from gpu.kv.blocks import BLOCK_TOKENS, block_bytes, blocks_for
 from gpu.kv.formats import kv_format
 from gpu.load_options import SPEC_TYPES, LoadOptions
 from gpu.runner import Encoders, Runner
@@ -71,7 +71,8 @@ def open_runner(
 
 def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Progress) -> Runner:
     """Open the runner of the draft model of `target`, which was loaded with `options`, on the same
-    device: as many slots, and a KV cache of as many tokens. Raises ModelError and DeviceError."""
+    device: as many slots, and a KV cache of as many tokens, to which its context is cut: those of a
+    target with sliding windows are fewer than its context. Raises ModelError and DeviceError."""
     progress(0.0, f"reading the draft model {folder.name}")
     config = ModelConfig.from_folder(folder)
     limits = target.limits
@@ -88,7 +89,7 @@ def open_draft(folder: Path, options: LoadOptions, target: Runner, progress: Pro
         kv_offload_bytes=0,
         kv_memory_bytes=n_blocks * block_bytes(config, kv_dtype),
         hybrid_kv_cache=False,
-        context=min(limits.context, config.context),
+        context=min(limits.context, config.context, n_blocks * BLOCK_TOKENS),
     )
     if options.backend == "torch":
         return open_runner(folder, draft, progress)

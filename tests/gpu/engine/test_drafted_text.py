@@ -24,7 +24,8 @@ from gpu.sampling_params import SamplingParams
 from gpu.speculative.draft_length import DraftLength
 from tests.gpu.engine.test_speculative_text import MODEL, PROMPT, RUNS, facts, norms, written
 from tests.gpu.lora import random_loras
-from tests.gpu.models import random_llama
+from tests.gpu.models import random_llama, random_models
+from tests.gpu.models.model_cases import Case, sized
 from tests.gpu.ops.test_sampler_draws import LEAST_P, p_value
 
 NOISE = 0.2
@@ -156,6 +157,29 @@ def test_a_draft_model_of_another_vocabulary_is_refused(tmp_path: Path) -> None:
     path.write_text(json.dumps(tokenizer), "utf-8")
     with pytest.raises(ModelError, match=r"is ' bread', and that of the model ' people'"):
         Engine.load(MODEL, LoadOptions(draft=other))
+
+
+def test_a_model_with_sliding_windows_has_a_draft_model_without_them(tmp_path: Path) -> None:
+    """The windows need fewer KV blocks than the context; the draft model has as many, which hold
+    the beginning of a text. It is written on without drafts."""
+    longer = {"max_position_embeddings": 2048}
+    large, small = tmp_path / "large", tmp_path / "small"
+    for path, config, own in (
+        (large, "MistralConfig", {"sliding_window": 7}),
+        (small, "Qwen2Config", {}),
+    ):
+        path.mkdir()
+        random_models.write(path, Case(config, sized(1, 48, 4, 1, 60) | longer | own))
+    engine = Engine.load(large, LoadOptions(dtype="f32", slots=1, draft=small))
+    try:
+        params = SamplingParams(seed=1, max_tokens=20, ignore_eos=True)
+        for n_prompt, drafts in ((30, True), (1000, False)):
+            run = engine.submit(Request(random_models.ids(n_prompt), params))
+            assert len(list(run)) == 20
+            assert run.done is not None
+            assert bool(run.done.timings.draft_n) is drafts
+    finally:
+        engine.close()
 
 
 def test_a_run_can_be_cancelled_amid_its_drafts(engines: tuple[Engine, Engine]) -> None:
