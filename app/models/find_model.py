@@ -116,12 +116,15 @@ def find_model(
     on_hub = is_hub_name(name) and not Path(name).exists()
 
     def check_fit(
-        display_name: str, path: Path, shapes: Callable[[], Shapes] | None = None
+        display_name: str,
+        path: Path,
+        shapes: Callable[[], Shapes] | None = None,
+        asked: Settings = settings,
     ) -> DtypeChoice:
         return fitting_dtype(
             display_name,
             path,
-            settings,
+            asked,
             shapes,
             spare_bytes=spare_bytes if must_fit else None,
             loras=loras,
@@ -145,7 +148,8 @@ def find_model(
     except (HubError, ModelError, DeviceError) as error:
         if settings.model is not None:
             raise type(error)(f"{name}: {error}") from None
-        return bundled_instead(str(error), DEFAULT, check_fit)
+        check_bundled = functools.partial(check_fit, asked=bundled_settings(settings))
+        return bundled_instead(str(error), DEFAULT, check_bundled)
 
 
 def bundled_instead(
@@ -157,6 +161,15 @@ def bundled_instead(
         f"{wanted}, choose it on the page under “Change the model…”, or start again"
     )
     return replace(_find_local_model(tale.NAME, check_fit), note=note)
+
+
+def bundled_settings(settings: Settings) -> Settings:
+    """Return the settings with which the bundled model runs in place of the one that they name,
+    which may have a longer context, and revisions."""
+    context = settings.context
+    if context is not None:
+        context = min(context, ModelConfig.from_folder(tale.model_dir()).context)
+    return replace(settings, model=tale.NAME, revision=None, context=context)
 
 
 def _find_local_model(name: str, check_fit: CheckFit) -> Model:

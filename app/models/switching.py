@@ -32,7 +32,7 @@ from app.models.cached import cached_models
 from app.models.drafts import Draft, check_draft
 from app.models.embedding_models import open_embedding_model
 from app.models.encoders import Encoders
-from app.models.find_model import Model, bundled_instead, find_model
+from app.models.find_model import Model, bundled_instead, bundled_settings, find_model
 from app.models.hub_digests import checked_beside
 from app.models.hub_gguf import is_hub_name
 from app.models.known import DEFAULT, KnownModel, known_embedding_models, known_models
@@ -431,7 +431,8 @@ class ModelSwitcher:
             self._run(ModelChange(name, "loading"), follow)
 
     def _served(self, settings: Settings, model: Model) -> ServedModel:
-        load = self._make_load(settings, model)
+        is_stand_in = bool(model.note)
+        load = self._make_load(bundled_settings(settings) if is_stand_in else settings, model)
         return ServedModel(load, model.tokenizer, model.path, model.note)
 
     def _switch(self, served: ServedModel) -> None:

@@ -480,6 +480,16 @@ def test_only_a_server_compiles_ahead_of_requests(
     assert asked["warm_up"] is False
 
 
+def test_a_longer_context_than_the_bundled_models_is_one_for_the_model_that_comes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The bundled model only stands in for it on the page until then."""
+    lines: list[str] = []
+    monkeypatch.setattr(app.server, "run", lambda server, *_, **__: server.server_close())
+    app.server.serve(Settings(port=0, context=4096), lines.append)
+    assert lines
+
+
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail() -> None:
         raise DeviceError("no adapter; install a driver")

@@ -12,7 +12,8 @@ import pytest
 from app import tale
 from app.config import Settings
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import ServedModel
+from app.engine_client import Load, ServedModel
+from app.models.find_model import Model
 from app.models.known import DEFAULT
 from app.models.switching import ModelChange, ModelSwitcher
 from app.models.wheels import cached_file
@@ -28,10 +29,14 @@ PATIENCE_S = 60
 
 class Started:
     """Engine that a server starts without naming a model; what its pages would be told. `options`:
-    those of the fake engine, unless it has the bundled model."""
+    those of the fake engine, unless it has the bundled model. `loaded_with`: the settings of each
+    model that it was to load."""
 
-    def __init__(self, model: str | None = None, **options: Any) -> None:
+    def __init__(
+        self, model: str | None = None, context: int | None = None, **options: Any
+    ) -> None:
         self.told: list[Status] = []
+        self.loaded_with: list[Settings] = []
         self.hello: Hello | None = None
         self._changed = threading.Condition()
         served = ServedModel(
@@ -45,12 +50,13 @@ class Started:
             path=served.path,
             fetch=lambda tell, stopped: self.switcher.start(tell, stopped),
         )
-        self.switcher = ModelSwitcher(
-            self.engine,
-            Settings(port=0, model=model),
-            lambda _, model: loader(delay=0, **({} if tale.name_of(model.path) else options)),
-            served,
-        )
+
+        def make_load(settings: Settings, model: Model) -> Load:
+            self.loaded_with.append(settings)
+            return loader(delay=0, **({} if tale.name_of(model.path) else options))
+
+        settings = Settings(port=0, model=model, context=context)
+        self.switcher = ModelSwitcher(self.engine, settings, make_load, served)
         self.engine.listen(self._on_state)
         self.engine.start()
 
@@ -76,8 +82,8 @@ class Started:
 def start() -> Iterator[Callable[..., Started]]:
     started: list[Started] = []
 
-    def begin(model: str | None = None, **options: Any) -> Started:
-        started.append(Started(model, **options))
+    def begin(model: str | None = None, context: int | None = None, **options: Any) -> Started:
+        started.append(Started(model, context, **options))
         return started[-1]
 
     yield begin
@@ -152,6 +158,23 @@ def test_a_load_that_a_page_cancels_leaves_the_bundled_model(
     change = started.until_ended("cancelled")
     assert change.name == DEFAULT
     assert change.message == started.hello.note
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_in_place_of_another_the_bundled_model_has_no_longer_context_than_its_own(
+    index: FakeIndex, start: Callable[..., Started], cancelled: bool
+) -> None:
+    index.may_answer.clear()
+    if not cancelled:
+        index.names.clear()
+    started = start(context=4096)
+    if cancelled:
+        assert index.has_begun.wait(PATIENCE_S)
+        started.switcher.cancel()
+    started.until(lambda: started.hello)
+    assert started.hello is not None
+    assert started.hello.note.startswith(f"{DEFAULT} is not loaded")
+    assert [each.context for each in started.loaded_with] == [1024]
 
 
 def test_a_model_that_was_named_is_not_replaced(
