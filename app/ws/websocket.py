@@ -46,8 +46,9 @@ from app.http.request_reader import RequestStream
 from app.http.sockets import READ_BYTES, hang_up, wait_readable
 
 PING_SECONDS = 25.0
-"""A page that is silent for this long is asked whether it is there; after as long again it is
-gone."""
+"""A page that is silent for this long is asked whether it is there. It is gone if it is silent for
+as long again after it was sent that: a message that is being sent comes first, and has a limit of
+its own."""
 SEND_SECONDS = 20.0
 """A page that does not take `SEND_BYTES` within this time is cut off; it can come back."""
 SEND_BYTES = 1024 * 1024
@@ -153,7 +154,7 @@ class WebSocket:
 
     def _ping(self) -> None:
         """Ping a page that has been silent, or close if the last ping was not answered."""
-        if not self._heard:
+        if not self._heard and Ping not in self._notes:
             self.close(CloseReason.POLICY_VIOLATION, "a ping was not answered")
             return
         self._heard = False
@@ -224,6 +225,8 @@ class WebSocket:
         """Send what was noted. The caller holds `_sending`."""
         try:
             while self._notes and not self._over:
+                if Ping in self._notes:
+                    self._next_ping = time.monotonic() + PING_SECONDS
                 kind, event = self._notes.popitem()
                 if kind is CloseConnection:
                     self._sock.settimeout(CLOSE_SECONDS)

@@ -10,13 +10,21 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from typing import Any
 
+import numpy as np
 import pytest
+from wsproto.events import Ping
 
 from app.http.http_server import Handler
 from app.ws import websocket
 from app.ws.page_connection import MAX_PAGES, MAX_TRANSPORT_BYTES
+from app.ws.websocket import WebSocket
+from gpu.inspection.requests import Answer, Array, Question
 from tests.app.conftest import Site, StartSite
+from tests.app.fake_engine import FakeEngine
+from tests.app.fake_options import FakeOptions
 from tests.app.http.raw_socket import (
     BINARY,
     CLOSE,
@@ -27,6 +35,7 @@ from tests.app.http.raw_socket import (
     handshake,
     n_descriptors,
 )
+from tests.app.page import wait_until
 
 N_ENDS = 200
 FEW_ENDS = 8
@@ -245,6 +254,57 @@ def test_a_page_that_does_not_answer_a_ping_is_gone(
         page.send(frame(PONG))
         assert next(frames) == (PING, b"")
         assert page.end() == 1008
+
+
+class _Large(FakeEngine):
+    """Engine whose answers are larger than a socket's buffers."""
+
+    def _answer(self, question: Question, future: Future[Answer]) -> None:
+        future.set_result(Answer({}, (Array.of("weights", np.ones(4_000_000)),)))
+
+
+@pytest.fixture
+def sockets(monkeypatch: pytest.MonkeyPatch) -> list[WebSocket]:
+    """Return a list that gets the server's side of every WebSocket."""
+    found: list[WebSocket] = []
+
+    def made(*given: Any) -> WebSocket:
+        found.append(WebSocket(*given))
+        return found[-1]
+
+    monkeypatch.setattr("app.ws.page_connection.WebSocket", made)
+    monkeypatch.setattr(websocket, "POLL_SECONDS", 0.02)
+    return found
+
+
+def test_a_page_that_is_still_being_sent_a_message_is_not_gone(
+    start_site: StartSite, sockets: list[WebSocket], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a slow line that takes longer than a ping may, which comes after the message."""
+    site = start_site(load=lambda progress: _Large(FakeOptions(delay=0.002)))
+    with RawSocket(site.port) as page:
+        page.wait_ready()
+        question = {"kind": "losses", "ids": [0, 262]}
+        page.send_message("inspect", request=1, question=question)
+        page.sock.recv(1, socket.MSG_PEEK)  # it has begun
+        monkeypatch.setattr(websocket, "PING_SECONDS", 0.2)
+        sockets[0]._next_ping = 0.0
+        time.sleep(5 * websocket.PING_SECONDS)
+        frames = page.frames()
+        assert [next(frames)[0], next(frames)[0]] == [BINARY, PING]
+
+
+def test_a_ping_has_its_time_from_when_it_is_sent(site: Site, sockets: list[WebSocket]) -> None:
+    with RawSocket(site.port) as page:
+        page.wait_ready()
+        (ws,) = sockets
+        with ws._sending:  # a message is being sent
+            ws._next_ping = 0.0
+            wait_until(lambda: Ping in ws._notes)
+            ws._next_ping = 0.0
+        ws._send_controls()
+        assert next(page.frames()) == (PING, b"")
+        assert ws._next_ping > time.monotonic()
 
 
 def test_one_page_too_many_is_refused_and_leaves_nothing(
