@@ -178,7 +178,8 @@ class EngineHandle:
         self._calls: dict[int, Future[Any]] = {}
         self._runs: dict[int, RemoteRun] = {}
         self.stats: EngineStats | None = None
-        """Statistics of the last heartbeat; None until the model is loaded."""
+        """Statistics of the last heartbeat; None until the model is loaded, and once the process
+        has ended."""
         self._reports: queue.SimpleQueue[Loading | Ready | LoadFailed | None] = queue.SimpleQueue()
         self._reader = threading.Thread(target=self._read, name="pipe reader", daemon=True)
         self._child = start(load, log_level)
@@ -329,6 +330,7 @@ class EngineHandle:
         """Fail all calls and runs, and free the resources. Call `wait_exit` first."""
         with self._lock:
             self._alive = False
+        self.stats = None
         for future in _drain(self._calls):
             future.set_exception(UnavailableError(message))
         for run in _drain(self._runs):

@@ -20,7 +20,7 @@ from app.engine.child import ending
 from app.engine.handle import EngineHandle
 from app.engine.pipe import CallFailed, call_failed, error_of
 from app.engine.supervisor import SupervisedEngine
-from app.engine_client import LostRun, ServedModel, UnavailableError
+from app.engine_client import LostRun, ReplicaStatus, ServedModel, UnavailableError
 from app.protocol.messages import Hello, Status
 from gpu import (
     ContextExceeded,
@@ -263,6 +263,17 @@ def test_requests_during_the_backoff_are_told_when_to_retry(start_engine: StartE
     began = time.monotonic()
     engine.close()
     assert time.monotonic() - began < 5, "it does not wait for the next try"
+
+
+def test_a_process_that_is_gone_has_no_figures(start_engine: StartEngine) -> None:
+    """Its texts are not written any more, and /metrics would add them to those of other engines."""
+    engine = start_engine(restart_policy=RestartPolicy(at_once=0, first=60))
+    wait_for(engine, "ready")
+    wait_until(lambda: engine.stats)
+    kill(engine)
+    wait_for(engine, "restarting")
+    wait_until(lambda: engine.stats is None, 10)
+    assert engine.replica_status() == ReplicaStatus("restarting")
 
 
 @pytest.mark.slow
