@@ -334,10 +334,11 @@ def test_an_engine_that_dies_ends_an_answer_with_an_error(
     start_site: StartSite, monkeypatch: pytest.MonkeyPatch, stream: bool
 ) -> None:
     """The response cannot be resumed, since the server keeps none; its seed repeats the text."""
-    site: Site = start_site(process=True, delay=0.05)
+    seed = 2**64 - 7
+    site: Site = start_site(process=True, hangs_with=seed)  # so the text does not end before that
     heard = listen(site, monkeypatch)
     connection = http_client(site)
-    body = {"prompt": "Once", "stream": stream, "max_tokens": 400, "seed": 2**64 - 7}
+    body = {"prompt": "Once", "stream": stream, "max_tokens": 400, "seed": seed}
     connection.request("POST", "/v1/completions", json.dumps(body))
     if stream:
         response = connection.getresponse()

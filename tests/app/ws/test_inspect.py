@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import json
 import os
+import queue
 import signal
 import threading
 import time
@@ -332,19 +333,31 @@ def test_a_page_that_leaves_takes_its_questions_along(start_site: StartSite) -> 
     assert [m for m in page.messages if m["type"] == "answer"] == [page.messages[-1]]
 
 
-def test_questions_end_with_the_engines_process(start_site: StartSite) -> None:
-    site = start_site(process=True, ask_seconds=30.0)
+def test_questions_end_with_the_engines_process(
+    start_site: StartSite, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = start_site(process=True, ask_seconds=3600.0)
     page = site.page()
-    for request in range(3):
-        ask(page, request)
-    time.sleep(0.2)
     engine = site.engine
     assert isinstance(engine, SupervisedEngine)
+    asked: queue.SimpleQueue[Question] = queue.SimpleQueue()
+    inspect = engine.inspect
+
+    def noted(question: Question, asker: int = 0) -> Future[Answer]:
+        answer = inspect(question, asker)
+        asked.put(question)
+        return answer
+
+    monkeypatch.setattr(engine, "inspect", noted)
+    for request in range(3):
+        ask(page, request)
+    for _ in range(3):
+        asked.get(timeout=PATIENCE_S)
     assert engine.pid is not None
     os.kill(engine.pid, signal.SIGKILL)
     for request in range(3):
         assert outcome(page, request)["code"] == "unavailable"
-    page.until("status", state="ready", timeout=20)
+    page.until("status", state="ready")
     page.send_message("generate", id="a", prompt="Once", params={"max_tokens": 2})
     assert page.until("done")["reason"] == "length"
 
