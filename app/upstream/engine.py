@@ -90,7 +90,7 @@ class UpstreamEngine(EngineClient):
 
     def _supervise(self) -> None:
         """Ask for the model until there is an answer, and again whenever a run could not reach the
-        upstream."""
+        upstream. One that never had the model is not asked again."""
         state: str = "loading"
         self._set_state(Status("loading", f"asking the upstream at {self.address}"))
         while True:
@@ -99,10 +99,10 @@ class UpstreamEngine(EngineClient):
                 return
             try:
                 served = self._ask_model()
-            except (ModelError, InvalidRequest) as error:
-                self._set_state(Status("failed", str(error)))
-                return
             except EngineError as error:
+                if state == "loading" and isinstance(error, ModelError | InvalidRequest):
+                    self._set_state(Status("failed", str(error)))
+                    return
                 self._set_state(Status(state, str(error), None, RETRY_SECONDS))  # type: ignore[arg-type]
                 self._closing.wait(RETRY_SECONDS)
                 continue
@@ -118,9 +118,8 @@ class UpstreamEngine(EngineClient):
         found = next((each for each in models if wanted in (None, each.id)), None)
         if found is None:
             names = ", ".join(each.id for each in models[:20]) or "none"
-            raise ModelError(
-                f"the upstream at {self.address} has no model {wanted or ''!r}; it has: {names}"
-            )
+            missing = "no model" if wanted is None else f"no model {wanted!r}; it has: {names}"
+            raise ModelError(f"the upstream at {self.address} has {missing}")
         if found.dialect is OPENAI:
             # TGI's list of models looks like anybody's.
             with contextlib.suppress(EngineError):

@@ -728,6 +728,22 @@ def test_an_upstream_that_went_away_is_found_again(connect: Connect, stand_in: S
     wait_ready(engine)
 
 
+def test_an_upstream_that_comes_back_without_its_model_is_asked_again(
+    connect: Connect, stand_in: StandIn
+) -> None:
+    """A server that loads its model at the first request, or the operator, may bring it again."""
+    engine = connect()
+    models, stand_in.models = stand_in.models, {"data": []}
+    stand_in.answer = sends(502, {})
+    with pytest.raises(UnavailableError):
+        engine.submit(Request(chat(engine)), Written())
+    wait_until(lambda: engine.status.state != "ready")
+    assert engine.status.state == "restarting"
+    assert engine.status.message == f"the upstream at {stand_in.url} has no model"
+    stand_in.models = models
+    wait_ready(engine)
+
+
 def test_the_named_model_is_taken_or_missed(connect: Connect, stand_in: StandIn) -> None:
     stand_in.models["data"].append({"id": "other", "owned_by": "vllm", "max_model_len": 77})
     hello = connect(model="other").require_ready()
