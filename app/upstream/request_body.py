@@ -175,6 +175,12 @@ class BodyWriter:
                 "remove the interventions",
                 "reach",
             )
+        if request.n_keep is not None:
+            raise InvalidRequest(
+                "the context cannot slide: an upstream server moves no keys; choose another way to "
+                "go on when the context is full",
+                "truncation",
+            )
         known = {*self.dialect.settings_of(chat=chat), *OPENAI_SETTINGS, "temperature"}
         known -= {*self.dialect.unknown}
         for name in (*NEUTRAL, "ignore_eos"):

@@ -226,6 +226,9 @@ def test_what_an_upstream_cannot_do_is_refused_by_name(connect: Connect, stand_i
     scaled = Interventions(mlp=(LayerFactor(0, 0.5),))
     with pytest.raises(InvalidRequest, match="remove the interventions"):
         engine.submit(Request(ids, interventions=scaled), Written())
+    with pytest.raises(InvalidRequest, match="cannot slide") as refused:
+        engine.submit(Request(ids, n_keep=4), Written())
+    assert refused.value.param == "truncation"
     with pytest.raises(InvalidRequest, match="empty"):
         engine.submit(Request([]), Written())
     with pytest.raises(InvalidRequest, match="after each layer"):
