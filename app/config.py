@@ -35,9 +35,10 @@ GIB = 1024 * MIB
 
 
 NOT_WITH_UPSTREAM = (
-    "revision", "kv_dtype", "adapter", "data_parallel_size", "pipeline_parallel_size", "ray",
-    "lora", "expert_slots", "kv_memory", "kv_offload", "spec_type", "draft", "embedding_model",
-    "encoder_decoder_model",
+    "revision", "dtype", "kv_dtype", "backend", "adapter", "data_parallel_size",
+    "pipeline_parallel_size", "ray", "lora", "expert_slots", "activations", "kv_memory",
+    "kv_offload", "weight_cache", "prefix_cache", "cache_reuse", "spec_type", "draft",
+    "embedding_model", "encoder_decoder_model",
 )  # fmt: skip
 """Settings of an engine that have no effect with `--upstream`."""
 
@@ -324,9 +325,10 @@ class Settings:
             return
         defaults = {spec.name: spec.default for spec in setting_specs()}
         for name in NOT_WITH_UPSTREAM:
-            if getattr(self, name) != defaults[name]:
+            if (value := getattr(self, name)) != defaults[name]:
+                flag = f"no-{name}" if value is False else name
                 yield (
-                    f"--{name.replace('_', '-')} is about an engine on this machine, and with "
+                    f"--{flag.replace('_', '-')} is about an engine on this machine, and with "
                     "--upstream there is none; leave one of the two out"
                 )
 
@@ -342,6 +344,11 @@ class Settings:
                     f"--{name.replace('_', '-')} is a folder on this machine, and --ray may start "
                     "engines on others; leave one of the two out"
                 )
+        if self.ray is None and self.max_data_parallel_size is not None:
+            yield (
+                "--max-data-parallel-size lets the engines of --ray grow in number, and without "
+                "--ray they do not; add --ray, or set --data-parallel-size"
+            )
         if self.ray is not None and self.n_engines < self.data_parallel_size:
             yield (
                 f"--max-data-parallel-size ({self.n_engines}) must be at least "

@@ -140,6 +140,8 @@ OTHERS = {
     "tool_url": "http://127.0.0.1:9002",
 }
 """Values of settings that take names; "1" is valid for all others."""
+NEEDED = {"max_data_parallel_size": ("--ray", "local")}
+"""Flags without which a setting is refused."""
 
 
 @pytest.mark.parametrize("row", setting_specs(), ids=lambda row: row.name)
@@ -149,10 +151,11 @@ def test_flag_goes_before_environment_goes_before_default(served: list[Settings]
     if row.no_flag:
         flags = [row.no_flag]
     environment = {row.env: " ".join(given)}
-    assert run("serve").exit_code == 0
-    assert run("serve", env=environment).exit_code == 0
-    assert run("serve", *flags).exit_code == 0
-    assert run("serve", *flags, env={row.env: OTHERS.get(row.name, "1")}).exit_code == 0
+    serve = ("serve", *NEEDED.get(row.name, ()))
+    assert run(*serve).exit_code == 0
+    assert run(*serve, env=environment).exit_code == 0
+    assert run(*serve, *flags).exit_code == 0
+    assert run(*serve, *flags, env={row.env: OTHERS.get(row.name, "1")}).exit_code == 0
     assert [getattr(settings, row.name) for settings in served] == [
         row.default,
         value,
@@ -521,6 +524,12 @@ def test_stages_of_engines_take_the_named_gpus_in_turn() -> None:
         Settings(adapter="0,1,2", pipeline_parallel_size=2).validate()
     with pytest.raises(SettingsError, match="--pipeline-parallel-size is about an engine on this"):
         Settings(upstream="http://localhost:1", pipeline_parallel_size=2).validate()
+
+
+def test_a_number_of_engines_to_grow_to_needs_ray() -> None:
+    with pytest.raises(SettingsError, match="add --ray, or set --data-parallel-size"):
+        Settings(max_data_parallel_size=4).validate()
+    assert Settings(max_data_parallel_size=4, ray="local").validate().n_engines == 4
 
 
 def test_every_wrong_setting_is_explained() -> None:

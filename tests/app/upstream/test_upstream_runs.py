@@ -788,8 +788,16 @@ def test_addresses_may_end_as_clients_write_them() -> None:
 
 
 def test_settings_of_an_engine_here_do_not_go_with_it() -> None:
-    with pytest.raises(SettingsError, match="--kv-memory is about an engine on this machine"):
-        Settings(upstream="http://localhost", kv_memory=5).validate()
+    for name, value, flag in (
+        ("kv_memory", 5, "--kv-memory"),
+        ("dtype", "q8", "--dtype"),
+        ("backend", "torch", "--backend"),
+        ("activations", "f32", "--activations"),
+        ("cache_reuse", 64, "--cache-reuse"),
+        ("prefix_cache", False, "--no-prefix-cache"),
+    ):
+        with pytest.raises(SettingsError, match=f"{flag} is about an engine on this machine"):
+            Settings(upstream="http://localhost", **{name: value}).validate()  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="needs --upstream"):
         serve(Settings(tokenizer=Path("x")), print)
     Settings(upstream="http://localhost", max_num_seqs=9).validate()
