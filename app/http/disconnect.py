@@ -1,5 +1,5 @@
 """Whether the client of a request is still there. If not, `app.openai.choices` cancels its runs,
-and `app.openai.questions` its questions."""
+and `app.http.questions` its questions."""
 
 from __future__ import annotations
 

@@ -12,9 +12,11 @@ import numpy as np
 import numpy.typing as npt
 from flask import Flask, Response
 
-from app.engine_client import ASKER_IDS, EngineClient
+from app.engine_client import EngineClient
 from app.http.client_limits import place
+from app.http.disconnect import client_gone
 from app.http.json_bodies import answer, read_body
+from app.http.questions import ask_in_turn
 from app.prompt.encoder_texts import EncoderInputs
 from gpu import InvalidRequest
 from gpu.inspection.requests import EncoderAttention
@@ -73,7 +75,7 @@ def register(app: Flask, engine: EngineClient, inputs: EncoderInputs) -> None:
         [ids] = texts.encode([asked.text], "", min(MAX_TOKENS, info.max_tokens))
         began = time.monotonic()
         with place(engine):
-            found = engine.inspect(EncoderAttention(ids), next(ASKER_IDS)).result()
+            [found] = ask_in_turn(engine, [EncoderAttention(ids)], client_gone())
         weights = found["weights"]
         pieces = tuple(EncoderToken(id, texts.tokenizer.piece(id)) for id in ids)
         ms = 1000 * (time.monotonic() - began)

@@ -15,10 +15,12 @@ import numpy as np
 from flask import Flask, Response
 from msgspec import Meta
 
-from app.engine_client import ASKER_IDS, EngineClient
+from app.engine_client import EngineClient
 from app.http.client_limits import place
+from app.http.disconnect import client_gone
 from app.http.encoder_attention import MAX_CHARS, EncoderToken, mean_of_heads, rounded
 from app.http.json_bodies import answer, read_body
+from app.http.questions import ask_in_turn
 from app.prompt.encoder_texts import EncoderTexts
 from gpu import EncoderDecoderInfo, InvalidRequest
 from gpu.inspection.requests import Seq2Seq
@@ -83,7 +85,7 @@ def register(app: Flask, engine: EngineClient, texts: EncoderTexts | None) -> No
         most = asked.max_tokens or info.max_written
         began = time.monotonic()
         with place(engine):
-            found = engine.inspect(Seq2Seq(ids, most), next(ASKER_IDS)).result()
+            [found] = ask_in_turn(engine, [Seq2Seq(ids, most)], client_gone())
         piece = texts.tokenizer.piece
         written = found["written"].tolist()
         return answer(

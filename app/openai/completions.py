@@ -11,6 +11,7 @@ from flask import Response, jsonify
 from app.engine_client import EngineClient, Tokenizer
 from app.http.client_limits import place, salted, submitter
 from app.http.disconnect import client_gone
+from app.http.questions import ask_in_turn
 from app.openai.body import decode_body
 from app.openai.choices import Submit
 from app.openai.completion_answers import stream, whole, whole_answer
@@ -19,7 +20,6 @@ from app.openai.generations import Generations
 from app.openai.inputs import Input, expect_fits, input_ids, inputs_of
 from app.openai.logprobs import TextLogprobs, prompt_logprobs
 from app.openai.long_requests import turn_to_read
-from app.openai.questions import ask_in_turn
 from app.openai.schema import ChatRequest, CompletionRequest, check_changed, check_logprobs
 from app.openai.serving import AnswerOptions, serve
 from app.openai.structured_outputs import Constraint

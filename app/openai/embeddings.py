@@ -22,10 +22,10 @@ from flask import Flask, Response
 from app.engine_client import EngineClient, Tokenizer, UnavailableError
 from app.http.client_limits import place, salted
 from app.http.disconnect import client_gone
+from app.http.questions import ask_in_turn
 from app.openai.body import decode_body
 from app.openai.inputs import InputTooLongError, check_ids, expect_fits, input_ids, inputs_of
 from app.openai.long_requests import turn_to_read
-from app.openai.questions import ask_in_turn
 from app.openai.schema import CacheSalt, expect_served
 from app.openai.text_routes import TokenId, TokenIds
 from app.prompt.encoder_texts import EncoderInputs, EncoderTexts

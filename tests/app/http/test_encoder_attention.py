@@ -36,6 +36,14 @@ def test_it_has_the_mean_of_the_heads_in_every_layer(site: Site) -> None:
         assert answer["ms"] >= 0
 
 
+def test_the_engine_forgets_who_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each request it would keep a number, and a client that leaves would keep its place."""
+    forgotten: list[int] = []
+    monkeypatch.setattr(site.engine, "cancel_questions", forgotten.append)
+    site.app.test_client().post(URL, json={"text": "Once upon"})
+    assert len(forgotten) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

@@ -48,6 +48,14 @@ def test_it_has_the_text_and_who_attends_to_whom(site: Site, most: int | None) -
     assert (found["encode_ms"], found["ms"] >= 0) == (12.5, True)
 
 
+def test_the_engine_forgets_who_asked(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each request it would keep a number, and a client that leaves would keep its place."""
+    forgotten: list[int] = []
+    monkeypatch.setattr(site.engine, "cancel_questions", forgotten.append)
+    site.app.test_client().post(URL, json={"text": "the fox"})
+    assert len(forgotten) == 1
+
+
 @pytest.mark.parametrize(
     ("body", "words"),
     [

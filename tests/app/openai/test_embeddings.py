@@ -13,8 +13,8 @@ from flask.testing import FlaskClient
 
 from app.engine_client import LocalEngine
 from app.http.errors import ClientGoneError
+from app.http.questions import MAX_ASKED, ask_in_turn
 from app.openai.inputs import MAX_INPUTS
-from app.openai.questions import MAX_ASKED, ask_in_turn
 from gpu import QueueFull
 from gpu.inspection.requests import Answer, Embedding, Question
 from tests.app.conftest import Site, StartSite
@@ -182,7 +182,7 @@ def test_few_questions_of_a_request_are_under_way() -> None:
 
 
 def test_a_client_that_leaves_takes_its_questions_along(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("app.openai.questions.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("app.http.questions.POLL_SECONDS", 0.01)
     engine = Unanswered()
     with pytest.raises(ClientGoneError):
         next(ask_in_turn(engine, QUESTIONS, lambda: True))  # type: ignore[arg-type]
