@@ -135,7 +135,7 @@ class SendQueue:
         behind = generation.last_seq - seq >= STATS_BACKLOG and seq > cursor[1]
         cursor[0] = seq
         self._send(entry.lean if behind else entry.full or entry.lean)
-        if generation.finished_at is not None and seq == generation.last_seq:
+        if entry.is_last:
             self._unfollow(generation)
         return True
 

@@ -97,12 +97,14 @@ NO_ADDITIONS = Additions()
 
 
 class LogEntry:
-    """One message: `full` with statistics (None when it has none, or they were dropped)."""
+    """One message: `full` with statistics (None when it has none, or they were dropped). `is_last`:
+    no other follows."""
 
-    __slots__ = ("full", "lean")
+    __slots__ = ("full", "is_last", "lean")
 
     def __init__(self, message: Generation) -> None:
         event = message.event
+        self.is_last = isinstance(event, Done)
         stripped = without_stats(event)
         lean = msgspec.structs.replace(message, event=stripped)
         self.lean = _encoded(lean)
@@ -177,14 +179,13 @@ class GenerationLog:
             self._stats_bytes += len(entry.full or b"")
             self._strip_old_stats()
             followers = tuple(self._followers)
-            done = isinstance(event, Done)
-            if done:
+            if entry.is_last:
                 self.finished_at = time.monotonic()
                 self._run = None  # it holds this log: a cycle would keep the bytes of dropped ones
                 self._stop_away_timer()
         for follower in followers:
             follower()
-        if done:
+        if entry.is_last:
             self._on_done()
 
     def _strip_old_stats(self) -> None:

@@ -16,7 +16,15 @@ import pytest
 
 from app.engine_client import LocalEngine
 from app.protocol.messages import Generation
-from app.ws.sessions import GenerationLog, RequestClock, Retention, Sessions, UnknownGenerationError
+from app.ws.send_queue import SendQueue
+from app.ws.sessions import (
+    GenerationLog,
+    LogEntry,
+    RequestClock,
+    Retention,
+    Sessions,
+    UnknownGenerationError,
+)
 from gpu import InvalidRequest, QueueFull, Request, SamplingParams
 from gpu.events import Accepted, Done, Event, Queued, Timings, Token, Updated
 from tests.app.conftest import StartSite
@@ -318,6 +326,38 @@ def test_a_generation_that_starts_writing_meanwhile_is_kept_for_longer(
     assert engine.cancelled == []
     live.follow(print)
     assert live._away_timer is None, "who comes back ends the wait"
+
+
+class Reader:
+    """WebSocket of a page that reads at once."""
+
+    def __init__(self) -> None:
+        self.n_read = 0
+
+    def send(self, data: str | bytes) -> None:
+        self.n_read += 1
+
+
+def test_a_page_that_has_the_last_message_follows_no_longer(engine: ScriptedEngine) -> None:
+    """However soon it is sent: the page would keep the log for as long as it is open."""
+    live, page = start(Sessions(engine, Retention()), "a"), Reader()
+    queue = SendQueue(page)  # type: ignore[arg-type]
+
+    class Log(list[LogEntry]):
+        """Goes on once the page has what was appended."""
+
+        def append(self, entry: LogEntry) -> None:
+            super().append(entry)
+            queue._wake.set()
+            wait_until(lambda: page.n_read == len(self))
+
+    live._log = Log()
+    queue.start()
+    queue.follow(live, 0)
+    for event in (*tokens(2), done()):
+        engine.tells[0](event)
+    wait_until(lambda: not queue._cursors, 5)
+    queue.close()
 
 
 def test_a_dropped_log_is_freed_at_once(start_site: StartSite) -> None:
