@@ -30,6 +30,9 @@ BACK_WITHIN_S = 90.0
 """Limit for a restart: a second or two on a quiet machine, more beside other tests."""
 MEMORY_BYTES = 24e6
 """The server keeps the messages of 64 finished runs; a tenth of a megabyte each."""
+FEW = [pytest.mark.timeout(900)]
+MANY = [pytest.mark.slow, pytest.mark.timeout(100 * BACK_WITHIN_S)]
+"""Every wait has its own limit. Beside other work a hundred restarts take longer than 900 s."""
 PARAMS: tuple[dict[str, Any], ...] = (
     {"temperature": 0.0},
     {"temperature": 0.9, "top_p": 0.95, "seed": 11},
@@ -185,10 +188,9 @@ def kill(writers: list[Writer], server: Server) -> float:
 
 
 @pytest.mark.ci
-@pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("n_kills", "told_within"),
-    [(3, BACK_WITHIN_S), pytest.param(100, TOLD_WITHIN_S, marks=pytest.mark.slow)],
+    [pytest.param(3, BACK_WITHIN_S, marks=FEW), pytest.param(100, TOLD_WITHIN_S, marks=MANY)],
 )
 def test_every_text_goes_on_as_it_would_have(
     server: Server, n_kills: int, told_within: float
