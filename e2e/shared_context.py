@@ -63,7 +63,8 @@ class SharedContext:
     def __init__(self, browser: Browser, **options: Any) -> None:
         self._context: BrowserContext = browser.new_context(**options)
         self._viewport = options["viewport"]
-        self._media = {name: options[name] for name in ("color_scheme", "reduced_motion")}
+        own = {name: options[name] for name in ("color_scheme", "reduced_motion")}
+        self._media = {"forced_colors": "null", "media": "null", **own}
         self._blank = self._context.new_page()
         self._devtools = self._context.new_cdp_session(self._blank)
         self._shared: _SharedPage | None = None

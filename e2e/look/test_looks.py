@@ -73,6 +73,15 @@ PAINTED = """() => {
 }"""
 
 
+SHADES = """() => {
+  const canvas = document.querySelector("#sample");
+  const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+  const row = data.subarray(Math.round(canvas.height * 0.5) * canvas.width * 4);
+  return new Set(new Uint32Array(row.slice(0, canvas.width * 4).buffer)).size;
+}"""
+"""Number of colours in a line across the layers of the core sample."""
+
+
 def violations(page: Page) -> list[str]:
     found = Axe().run(page).response["violations"]
     return [
@@ -333,6 +342,32 @@ def test_the_theme_follows_the_system_until_it_is_chosen(
     assert page.evaluate(ground) == dark
     page.locator("#theme").click()
     assert page.evaluate(ground) == light
+
+
+def test_forced_colours_leave_what_backgrounds_draw(page: Page, site: Callable[..., Site]) -> None:
+    """Sliders, bars and shades. Texts and the focus have the reader's colours in either theme."""
+    play = open_page(page, site(), color_scheme="dark", forced_colors="none")
+    page.locator("#theme").click()
+    play.write(n=20)
+    page.emulate_media(forced_colors="active")
+    expect(page.locator(".r-time .split")).to_have_css("background-image", re.compile("gradient"))
+    page.evaluate(TWO_FRAMES)
+    assert page.evaluate(SHADES) > 5
+    slider = page.locator("#s-temperature")
+    play.slide("temperature", 1)
+    before = slider.screenshot()
+    play.slide("temperature", 2)
+    assert slider.screenshot() != before, "where it stands cannot be seen"
+    colour, system, canvas = page.evaluate("""async () => {
+      const { palette } = await import("/static/js/ui/palette.js");
+      const probe = document.body.appendChild(document.createElement("i"));
+      probe.style.color = "CanvasText";
+      return [palette.ink, getComputedStyle(probe).color,
+        getComputedStyle(document.documentElement).colorScheme];
+    }""")
+    assert colour == system
+    assert canvas == "light dark"
+    assert violations(page) == []
 
 
 def test_reduced_motion_stops_the_blinking(page: Page, site: Callable[..., Site]) -> None:

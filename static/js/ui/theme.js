@@ -6,6 +6,8 @@ import { changed } from "../state.js";
 
 const KEY = "tokenglass.theme";
 const dark = matchMedia("(prefers-color-scheme: dark)");
+/** Contrast themes of Windows and the like (states.css). */
+const forced = matchMedia("(forced-colors: active)");
 const root = document.documentElement;
 /** Theme → the next one; "" is the system's. @type {Record<string, () => string>} */
 const NEXT = {
@@ -17,6 +19,7 @@ const NEXT = {
 export function setUpTheme() {
   byId("theme").addEventListener("click", () => choose(NEXT[root.dataset.theme ?? ""]()));
   dark.addEventListener("change", apply);
+  forced.addEventListener("change", apply);
   apply();
 }
 
