@@ -19,7 +19,7 @@ STYLE_SHEETS = (
     "look/compare", "look/loss", "look/attribution", "look/timeline", "look/cache", "look/schedule",
     "look/weights", "look/plan", "look/lab", "look/needs", "look/train", "look/retrieval",
     "tour/tour", "lessons", "panels/models", "conversations/drawer", "words", "ui/lacks",
-    "ui/states", "ui/widths", "ui/phone", "replay/replay",
+    "ui/states", "ui/widths", "ui/phone", "replay/replay", "ui/print",
 )  # fmt: skip
 """Files below static/css that make up page.css, in the order of the cascade."""
 

@@ -370,6 +370,27 @@ def test_forced_colours_leave_what_backgrounds_draw(page: Page, site: Callable[.
     assert violations(page) == []
 
 
+def test_the_whole_conversation_is_printed(page: Page, site: Callable[..., Site]) -> None:
+    """Not what is in sight of it, nor panels; and dark on white from a dark page too."""
+    play = open_page(page, site(delay=0.0, context=1024), color_scheme="light")
+    page.locator("#theme").click()
+    play.write(n=600)
+    play.look.open("lens")
+    page.emulate_media(media="print")
+    page.evaluate(TWO_FRAMES)
+    for part in (".said", ".answer .tok >> nth=0", ".answer .tok >> nth=599"):
+        assert page.locator(part).evaluate("""(node) => {
+          const { top, bottom } = node.getBoundingClientRect();
+          const end = document.documentElement.scrollHeight - scrollY;
+          const isSeen = node.checkVisibility({ visibilityProperty: true });
+          return isSeen && top >= -scrollY && bottom <= end;
+        }"""), part
+    assert page.locator("#turns").evaluate("(node) => node.scrollHeight - node.clientHeight") <= 1
+    for part in (".look", ".sampling", ".core", ".composer", ".top", ".message-edit >> nth=0"):
+        expect(page.locator(part)).to_be_hidden()
+    expect(page.locator("html")).to_have_css("color-scheme", "light")
+
+
 def test_reduced_motion_stops_the_blinking(page: Page, site: Callable[..., Site]) -> None:
     play = open_page(page, site(delay=0.03), reduced_motion="reduce")
     play.ask()
