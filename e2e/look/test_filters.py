@@ -147,6 +147,17 @@ def test_the_numbers_are_the_engines_and_the_draw_is_the_runs(
         assert float(drawn["from"]) <= events[index]["draw"] < float(drawn["to"])
 
 
+def test_of_the_heads_the_draw_alone_has_the_colour_of_the_focus(
+    run: tuple[Playground, LookPanel, MessageLog],
+) -> None:
+    play, look, _ = run
+    look_at(play, look, 5)
+    heads = look.panel.get_by_role("columnheader").locator("b")
+    focus = look.panel.locator(".wf-row.picked .wf-of").evaluate("(n) => getComputedStyle(n).color")
+    colours = heads.evaluate_all("(all) => all.map((node) => getComputedStyle(node).color)")
+    assert [colour == focus for colour in colours] == [False] * len(STAGES) + [True]
+
+
 def test_the_draws_by_which_a_limit_ends_json_are_the_runs(page: Page, bundled: Site) -> None:
     """A string is closed before its end, so that the text is whole when no token is left."""
     play = Playground(page, bundled).open()
