@@ -84,6 +84,17 @@ def test_words_of_other_scripts_are_words(call: Call) -> None:
     assert call("tour/choose", "chooseToken", story(t5=token(" фонарь", OPEN))) == 5
 
 
+def test_the_text_waits_where_a_slider_has_an_effect(call: Call) -> None:
+    """Before a token with rivals: of one that is certain no slider moves the candidates."""
+    tokens = story(t5=token(" lantern", OPEN), t9=token(" village", OPEN))
+    assert call("tour/choose", "chooseWait", tokens, 4) == 4
+    assert call("tour/choose", "chooseWait", tokens, 5) == 8
+    closest = story(t9=token(" village", [0.9, 0.1]))
+    assert call("tour/choose", "chooseWait", closest, 5) == 8
+    assert call("tour/choose", "chooseWait", tokens, 11) == 11
+    assert call("tour/choose", "chooseWait", story(t11=token("A", OPEN, segment=1)), 10) == 10
+
+
 # ---- heads and layers ------------------------------------------------------------------------
 
 # Typed arrays do not travel as arguments.

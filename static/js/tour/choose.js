@@ -10,6 +10,8 @@ const MIN_SHARE = 0.05;
 /** Earlier tokens have little context to attend to. */
 const MIN_INDEX = 3;
 const LONG_LETTERS = 4;
+/** With less entropy, in bits, no slider visibly moves the candidates. */
+const OPEN_BITS = 1;
 
 const WORD = /^\s?(\p{L}+)$/u;
 const ENDS_IN_LETTER = /\p{L}$/u;
@@ -32,6 +34,25 @@ export function chooseToken(tokens) {
     if (best === null || value > best.value) best = { index, value };
   }
   return best?.index ?? null;
+}
+
+/**
+ * Return the number of the first token from `from` on after which the next one had close rivals, so
+ * that its candidates follow a slider; if none had, that with the closest. Looks at one run only.
+ *
+ * @param {Token[]} tokens
+ * @param {number} from
+ */
+export function chooseWait(tokens, from) {
+  let best = { index: from, bits: -1 };
+  for (let index = from; index + 1 < tokens.length; index += 1) {
+    const { segment, candidates } = tokens[index + 1];
+    if (segment !== tokens[from].segment) break;
+    const bits = bitsOf(candidates);
+    if (bits >= OPEN_BITS) return index;
+    if (bits > best.bits) best = { index, bits };
+  }
+  return best.index;
 }
 
 /** @param {Token[]} tokens @param {number} index */

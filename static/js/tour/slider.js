@@ -5,31 +5,42 @@ import { whyNotReplaceable } from "../chat/replace-token-run.js";
 import { differences } from "../settings/sampling-settings.js";
 import { byId, one } from "../ui/dom.js";
 import { state } from "../state.js";
-import { plain, sentence, sentences } from "./words.js";
+import { chooseWait } from "./choose.js";
+import { plain, sentence, sentences, wordOf } from "./words.js";
 
 /** Tokens a second once a slider was moved: slow enough to read each one and its candidates. */
 const AFTER_A_MOVE = 2;
 const PAUSED = 0;
 
-/** @type {TourStep<{wasWriting: boolean, why: string}>} */
+/**
+ * `index`: number of the token behind which the text is to wait.
+ *
+ * @type {TourStep<{wasWriting: boolean, why: string, index: number, word: SentencePart}>}
+ */
 export const sliderStep = {
   title: "Move a slider",
   open: null,
   sheet: "sampling",
   follows: true,
 
-  find: (walk) => ({
-    wasWriting: state.active !== null,
-    why: state.active ? "" : whyNotReplaceable(walk.newest, walk.index),
-  }),
+  find(walk) {
+    const { tokens } = walk.newest;
+    const index = chooseWait(tokens, walk.index);
+    return {
+      wasWriting: state.active !== null,
+      why: state.active ? "" : whyNotReplaceable(walk.newest, index),
+      index,
+      word: wordOf(tokens[index].text),
+    };
+  },
   at: () => ({ index: null, row: null }),
 
   /** Have the text wait; it goes on slowly once a setting is another, at the chosen pace at the end. */
-  enter(walk, { why }) {
+  enter(walk, { why, index }) {
     if (why) return undefined;
     const before = { ...state.settings };
     const pace = lendPace(PAUSED);
-    walk.writeOn();
+    walk.writeOn(index);
     const end = new AbortController();
     const goOn = () => {
       if (!differences(before, state.settings).length) return;
@@ -45,7 +56,7 @@ export const sliderStep = {
     };
   },
 
-  text({ word }, { why, wasWriting }) {
+  text(_walk, { why, wasWriting, word }) {
     if (why) return sentence`The text cannot be written on here: ${plain(why)}`;
     return sentences(
       wasWriting

@@ -68,13 +68,15 @@ export class Walk {
   }
 
   /**
-   * Have the text written again from behind the token on, as another version of the answer; nothing if
-   * it is being written.
+   * Have the text written again from behind token `index` on, as another version of the answer; nothing
+   * if it is being written.
+   *
+   * @param {number} index
    */
-  writeOn() {
+  writeOn(index) {
     if (state.active) return;
-    const { id, text, eos, logprob, rank } = this.token;
-    startBranch(this.newest, this.index, [{ id, text, eos, logprob, rank, candidates: null }]);
+    const { id, text, eos, logprob, rank } = this.newest.tokens[index];
+    startBranch(this.newest, index, [{ id, text, eos, logprob, rank, candidates: null }]);
     this.#rest = shownAnswer(lastTurn());
   }
 
