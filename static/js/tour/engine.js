@@ -84,7 +84,7 @@ export const costStep = {
         sentence`PyTorch runs this model, so there is no list of dispatches.`,
       );
     return sentences(
-      sentence`For ${word} the device ran ${count(plan.dispatches.length)} dispatches in ${time}`,
+      sentence`For ${word} the engine ran ${count(plan.dispatches.length)} dispatches in ${time}`,
       sentence`They move at least ${bytes(plan.n_bytes)} and do ${amount(plan.flops)} operations.`,
       peaks ? pace(plan, peaks, gpu) : notAnswered(error ?? { message: "" }),
     );

@@ -130,7 +130,7 @@ function attention(place) {
     {
       key: "attn_norm",
       name: "norm1",
-      what: "the input of attention, normed",
+      what: "the input of attention, normalised",
       vectors: whole(arrays, "attn_norm", "norm(x)"),
       shape: arrays.resid_pre.shape,
       ops: inLayer("attn.norm").length ? inLayer("attn.norm") : inLayer("attn.qkv"),
