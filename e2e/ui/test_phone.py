@@ -63,6 +63,40 @@ def test_the_text_is_written_above_an_open_panel(
     expect(page.locator("#prompt")).to_be_visible()
 
 
+def test_an_example_ends_with_its_token_in_sight(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    """Not only with the end of the text, under which the panel of that token is open."""
+    page.set_viewport_size({"width": 360, "height": 740})
+    here = play(delay=0.02, script=("a\n" * 30,))
+    page.get_by_role("button", name="The capital of France is").click()
+    here.wait_tokens(12)
+    here.wait_done()
+    token = page.locator(".answer .tok.on")
+    expect(token).to_have_attribute("data-i", "0")
+    expect(token).to_be_in_viewport(ratio=1)
+
+
+def test_a_notice_is_seen_over_an_open_panel(page: Page, site: Callable[..., Site]) -> None:
+    """Besides it, a phone has only a dot that says that the connection is lost."""
+    page.set_viewport_size({"width": 360, "height": 740})
+    here = Playground(page, site())
+    here.route_sockets()
+    here.open().ask()
+    here.wait_done()
+    for panel in ("next", "sampling", "layers"):
+        page.locator(f"#tabs [data-sheet-name={panel}]").click()
+        expect(page.locator("#composer")).to_be_hidden()
+        here.offline = True
+        here.cut()
+        expect(here.notice).to_contain_text("The server cannot be reached")
+        top = bottom_and_top(page.locator(f".sheet[data-sheet={panel}]"))[1]
+        assert bottom_and_top(here.notice)[0] <= top
+        here.offline = False
+        here.wait_ready()
+        expect(here.notice).to_be_hidden()
+
+
 def bottom_and_top(box: Locator) -> tuple[float, float]:
     found = box.bounding_box()
     assert found

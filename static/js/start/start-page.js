@@ -4,7 +4,7 @@ import { sendNow, setMode, setPrompt } from "../chat/composer.js";
 import { saveSettings } from "../turns/persist.js";
 import { lendPace } from "../chat/pace.js";
 import { submitPrompt } from "../chat/session.js";
-import { goToEnd } from "../ui/following.js";
+import { goTo, goToEnd } from "../ui/following.js";
 import { whenPrepared, showInstrument } from "../look/frame.js";
 import { openSheet, phone } from "../ui/bottom-sheets.js";
 import { byId, el } from "../ui/dom.js";
@@ -19,9 +19,10 @@ const list = byId("examples");
 /** Name of the model whose examples are drawn. @type {string | null} */
 let drawn = null;
 /**
- * What is to happen once tokens have come.
+ * What is to happen once tokens have come; `pinned`: number of the token that was focused for it.
  *
- * @type {{example: Example, answer: Answer | null, focus: string | null, repeats: boolean} | null}
+ * @type {{example: Example, answer: Answer | null, focus: string | null, pinned: number | null,
+ *   repeats: boolean} | null}
  */
 let awaited = null;
 /**
@@ -88,7 +89,7 @@ async function begin(example) {
   slow = pace ? { pace, answer: state.active } : null;
   goToEnd();
   holdPointer();
-  awaited = { example, answer: state.active, focus, repeats: example.repeat ?? false };
+  awaited = { example, answer: state.active, focus, pinned: null, repeats: example.repeat ?? false };
   if (open) showInstrument(open);
   else if (phone.matches && sheet) openSheet(sheet);
 }
@@ -100,16 +101,23 @@ function follow() {
     slow = null;
   }
   if (!awaited) return;
-  const { example, answer, focus, repeats } = awaited;
-  if (view.answer !== answer || view.pinned !== null) return void (awaited = null);
+  const { example, answer, focus, pinned, repeats } = awaited;
+  if (view.answer !== answer || view.pinned !== pinned) return void (awaited = null);
   const index = focus === null ? null : indexOf(focus);
   if (index !== null) {
     pin(index);
-    awaited.focus = null;
+    Object.assign(awaited, { focus: null, pinned: index });
   }
   if (state.active) return;
   awaited = null;
   if (repeats && ready()) submitPrompt(example.text, { max_tokens: example.limit });
+  else if (pinned !== null) requestAnimationFrame(showFocused); // once the text is scrolled to its end
+}
+
+/** Scroll to the focused token, which a phone has room for beside the last lines only. */
+function showFocused() {
+  const token = document.querySelector(".answer .tok.on");
+  if (token) goTo(token);
 }
 
 /** Number of the token that is to be focused; null if it has not come. @param {string} focus */

@@ -42,6 +42,13 @@ export function goToEnd() {
   scrollToEnd();
 }
 
+/** Scroll to a token; the transcript no longer follows the text if that is above. @param {Element} node */
+export function goTo(node) {
+  const { scrollTop } = scroller;
+  node.scrollIntoView({ block: "nearest" });
+  if (scroller.scrollTop < scrollTop) stick = false;
+}
+
 function scrollToEnd() {
   if (stick && state.turns.length) scroller.scrollTop = scroller.scrollHeight;
 }
