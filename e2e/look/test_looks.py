@@ -313,6 +313,32 @@ def test_everything_with_the_keyboard(page: Page, site: Callable[..., Site]) -> 
     expect(play.prompt).to_be_focused()
 
 
+def test_the_keyboard_goes_on_where_a_button_can_no_longer_be_pressed(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    play = open_page(page, site(delay=0.02, context=1024))
+    play.write(n=3)
+    play.set(max_tokens=600)
+    play.regenerate.press("Enter")
+    expect(play.stop).to_be_focused()
+    play.stop.press("Enter")
+    expect(play.regenerate).to_be_focused()
+    older, newer = (page.locator(f"#{name}") for name in ("older", "newer"))
+    older.press("Enter")
+    expect(newer).to_be_focused()
+    newer.press("Enter")
+    expect(older).to_be_focused()
+    play.set(max_tokens=8)
+    page.get_by_label("Tokens a second").select_option("by step")
+    play.regenerate.press("Enter")
+    step = page.get_by_role("button", name="Step")
+    for n in range(1, 9):
+        step.press("Enter")
+        play.wait_tokens(n)
+    play.wait_done()
+    expect(play.regenerate).to_be_focused()
+
+
 def test_a_laptop_shows_everything_without_scrolling(page: Page, site: Callable[..., Site]) -> None:
     page.set_viewport_size({"width": 1366, "height": 720})
     play = open_page(page, site())

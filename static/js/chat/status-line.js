@@ -78,6 +78,28 @@ async function toClipboard(text) {
   }
 }
 
+/**
+ * Where the keyboard goes on when its button can no longer be pressed, by the ids of both. The page
+ * would lose it.
+ *
+ * @type {Record<string, ("stop" | "again" | "older" | "newer")[]>}
+ */
+const NEXT = {
+  stop: ["again"],
+  pause: ["again"],
+  step: ["again"],
+  again: ["stop"],
+  more: ["stop"],
+  older: ["newer", "stop"],
+  newer: ["older", "stop"],
+};
+
+function keepKeyboard() {
+  const from = document.activeElement;
+  if (!(from instanceof HTMLButtonElement) || !from.disabled || !from.matches(":focus-visible")) return;
+  NEXT[from.id]?.map(byId).find(({ disabled }) => !disabled)?.focus();
+}
+
 function draw() {
   const turn = lastTurn();
   const answer = shownAnswer(turn);
@@ -99,6 +121,7 @@ function draw() {
   setParts(byId("stats"), parts, SEPARATOR);
   setAttr(byId("stats"), "title", withReason(parts.join(SEPARATOR), segment) || null);
   announce(segment);
+  queueMicrotask(keepKeyboard); // once the pace is drawn too
 }
 
 /** @type {Record<string, string>} */
