@@ -49,6 +49,7 @@ from app.prompt.tokenizing import BYTE_TOKENIZER, comparison_tokenizer
 from app.protocol.messages import Hello, Status
 from app.replicas.engine import ReplicatedEngine
 from app.replicas.fetch_once import FetchOnce
+from app.terminal import printable
 from app.train.trainer import Trainer
 from app.upstream.engine import UpstreamEngine
 from gpu import EmbeddingInfo, EncoderDecoderInfo
@@ -62,11 +63,19 @@ class PortError(OSError):
     """The address cannot be listened on; the message says why and what to do."""
 
 
+class _LogFormatter(logging.Formatter):
+    """Format of the log. Messages may quote requests, files and other servers."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        return printable(super().formatMessage(record))
+
+
 def log_to_stderr(level: str) -> None:
     """Log to the standard error; each line that a request causes has the request's id."""
     handler = logging.StreamHandler()
     handler.addFilter(add_request_id)
-    logging.basicConfig(level=level.upper(), format=LOG_FORMAT, handlers=[handler])
+    handler.setFormatter(_LogFormatter(LOG_FORMAT))
+    logging.basicConfig(level=level.upper(), handlers=[handler])
     if level == "info":  # the hub's client logs every request at this level, FAISS its imports
         logging.getLogger("httpx2").setLevel(logging.WARNING)
         logging.getLogger("faiss").setLevel(logging.WARNING)

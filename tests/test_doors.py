@@ -81,6 +81,7 @@ APP = {
     "config": "",
     "protocol": "config",
     "processes": "",
+    "terminal": "",
     "tale": "",
     "engine_client": "protocol",
     "load_options": "config",
@@ -98,10 +99,10 @@ APP = {
     "openai": "engine_client http prompt protocol",
     "app": "config engine_client http local models openai prompt tale train ws protocol",
     "server": "app cluster config engine engine_client http models prompt replicas tale"
-    " train upstream protocol",
+    " terminal train upstream protocol",
     "site": "app config load_options http local models",
-    "cli": "app config engine engine_client server models prompt retrieval site tale train"
-    " protocol",
+    "cli": "app config engine engine_client server models prompt retrieval site tale"
+    " terminal train protocol",
     "__main__": "cli",
 }  # fmt: skip
 

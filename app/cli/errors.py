@@ -9,15 +9,19 @@ from pathlib import Path
 import click
 
 from app.config import SettingsError
+from app.terminal import printable
 
 INTERRUPTED = 130
 
 
 class Failure(click.ClickException):
-    """Error shown as one line, with exit code 1."""
+    """Error shown as one line, with exit code 1. It may quote a file or another server."""
+
+    def format_message(self) -> str:
+        return printable(self.message)
 
 
-class BadInput(click.ClickException):
+class BadInput(Failure):
     """Error in what the user gave, shown as one line, with exit code 2."""
 
     exit_code = 2

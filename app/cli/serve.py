@@ -12,6 +12,7 @@ import click
 from app.cli.errors import Failure, errors
 from app.cli.options import settings_options
 from app.config import Settings, setting_specs
+from app.terminal import printable
 
 
 @click.command()
@@ -39,7 +40,8 @@ def tell(line: str) -> None:
     """Print a line on the standard output for as long as anybody reads that: the server goes on
     after `| head -1`, and without its terminal."""
     try:
-        click.echo(line)
+        # An upstream names its models: with a line break, it would write lines of its own.
+        click.echo(printable(line).replace("\n", "\N{REPLACEMENT CHARACTER}"))
     except OSError:
         nowhere = os.open(os.devnull, os.O_WRONLY)  # also for the line that Python still holds
         os.dup2(nowhere, sys.stdout.fileno())

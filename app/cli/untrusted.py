@@ -6,14 +6,12 @@ import sys
 
 import click
 
-REPLACED = dict.fromkeys(
-    {*range(0x20), *range(0x7F, 0xA0)} - {ord("\n"), ord("\t")}, "\N{REPLACEMENT CHARACTER}"
-)
+from app.terminal import printable
 
 
 def echo_untrusted(text: str, *, nl: bool = True) -> None:
-    """Print a text. A terminal gets no control characters, with which it could be made to hide
-    lines or to change its title or the clipboard; a file or pipe gets the text as it is."""
+    """Print a text. A terminal gets no control characters; a file or pipe gets the text as it
+    is."""
     if sys.stdout is not None and sys.stdout.isatty():
-        text = text.replace("\r\n", "\n").translate(REPLACED)
+        text = printable(text)
     click.echo(text, nl=nl, color=True)  # without it, escape sequences are stripped from a file

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
+import socket
+import sys
 import threading
 import urllib.error
 import urllib.request
+from urllib.parse import urlsplit
 
 import pytest
 
 from app.config import Settings
 from app.http.request_ids import HEADER, add_request_id
+from app.server import log_to_stderr
 from tests.app.conftest import Site, StartSite
 
 TEXT, TOKEN = "heliotrope", "amaranthine"
@@ -63,6 +68,22 @@ def test_lines_of_the_log_name_the_request(
     other.start()
     other.join()
     assert getattr(caplog.records[-1], "request", None) == ""
+
+
+def test_the_log_has_no_control_characters(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A path is chosen by whoever sends it, and the log may be read on a terminal."""
+    root, written = logging.getLogger(), io.StringIO()
+    monkeypatch.setattr(sys, "stderr", written)
+    monkeypatch.setattr(root, "handlers", [])
+    level = root.level
+    log_to_stderr("debug")
+    try:
+        with socket.create_connection(("127.0.0.1", urlsplit(site.url).port)) as client:
+            client.sendall(b"GET /a\x1b[2Jb\x9b31m HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert b" 404 " in client.recv(4096)
+    finally:
+        root.setLevel(level)
+    assert "GET /a�[2Jb�31m 404" in written.getvalue()
 
 
 def test_no_text_and_no_token_is_logged(
