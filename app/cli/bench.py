@@ -12,7 +12,7 @@ import click
 from app import version
 from app.cli.doctor import package_versions
 from app.cli.errors import INTERRUPTED, BadInput, errors
-from app.cli.options import settings_options
+from app.cli.options import FiniteRange, settings_options
 from app.models.free_memory import card_bytes, host_bytes
 from gpu import AdapterInfo, DeviceError, devices
 from gpu.bench.machine import (
@@ -33,7 +33,7 @@ from gpu.bench.machine import (
     "Default: named after the GPU, in this folder.",
 )  # fmt: skip
 @click.option(
-    "--minutes", type=click.FloatRange(0.5, 600), default=10, show_default=True,
+    "--minutes", type=FiniteRange(0.5, 600), default=10, show_default=True,
     help="Time limit. What does not fit is left out, and the report says so.",
 )  # fmt: skip
 @settings_options(("adapter",))

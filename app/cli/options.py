@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shlex
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -29,6 +30,16 @@ class _Repeated(click.types.StringParamType):
             return list(words)
         except ValueError:
             self.fail(f"a quotation mark has no other one in {rv!r}")
+
+
+class FiniteRange(click.FloatRange):
+    """Range of numbers; in click's own lies NaN, which is neither below nor above a limit."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a finite number.", param, ctx)
+        return number
 
 
 def _click_type(spec: SettingSpec) -> Any:

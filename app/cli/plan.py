@@ -9,7 +9,7 @@ import click
 import msgspec
 
 from app.cli.errors import errors
-from app.cli.options import settings_options
+from app.cli.options import FiniteRange, settings_options
 from app.config import Settings
 from app.models.free_memory import free_memory
 from app.models.shapes import find_shape
@@ -32,6 +32,8 @@ from gpu import (
 
 THIS = "this"
 """`--device` that measures the GPU of this machine."""
+LEAST_RATE, MOST_GB = 1e-9, 1e9
+"""Bounds of numbers of a device, in the units of the options: a step then takes some time."""
 UNITS = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
 
@@ -44,7 +46,7 @@ BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
     help="Number of texts written at once, each of --context tokens.",
 )  # fmt: skip
 @click.option(
-    "--rate", type=click.FloatRange(0, min_open=True), default=DEFAULT_RATE, show_default=True,
+    "--rate", type=FiniteRange(0, min_open=True), default=DEFAULT_RATE, show_default=True,
     help="Tokens per second that each user should get.",
 )  # fmt: skip
 @click.option(
@@ -54,18 +56,16 @@ BOUND_BY = {"bytes": "bandwidth", "operations": "arithmetic", "bus": "the bus"}
 )  # fmt: skip
 @settings_options(("adapter",))
 @click.option(
-    "--memory", type=click.FloatRange(0.001), help="Memory of a device that you describe, in GB.",
+    "--memory", type=FiniteRange(0.001, MOST_GB),
+    help="Memory of a device that you describe, in GB.",
+)  # fmt: skip
+@click.option("--bandwidth", type=FiniteRange(LEAST_RATE, MOST_GB), help="Its bandwidth, in GB/s.")
+@click.option(
+    "--flops", type=FiniteRange(LEAST_RATE, MOST_GB),
+    help="Speed of a device that you describe, in f16 and TFLOPS.",
 )  # fmt: skip
 @click.option(
-    "--bandwidth", type=click.FloatRange(0, min_open=True), help="Its bandwidth, in GB/s."
-)
-@click.option(
-    "--flops",
-    type=click.FloatRange(0, min_open=True),
-    help="Speed of a device that you describe, in f16 and TFLOPS.",
-)
-@click.option(
-    "--bus", type=click.FloatRange(0, min_open=True),
+    "--bus", type=FiniteRange(LEAST_RATE, MOST_GB),
     help="GB/s from host memory to it, such as 32 for 16 lanes of PCIe 4.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Print JSON, in bytes and seconds.")

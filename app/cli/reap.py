@@ -12,7 +12,7 @@ import click
 
 from app import version
 from app.cli.errors import errors, read_text
-from app.cli.options import settings_options, span_option
+from app.cli.options import FiniteRange, settings_options, span_option
 from app.config import Settings
 from app.engine.loading import load_engine
 from app.models.model_source import ModelSource
@@ -45,7 +45,7 @@ REPORT_FILE = "reap.json"
     help="Text on which perplexities are measured. Default: --text, which flatters the result.",
 )  # fmt: skip
 @click.option(
-    "--share", type=click.FloatRange(0, 1), default=0.25, show_default=True,
+    "--share", type=FiniteRange(0, 1), default=0.25, show_default=True,
     help="Share of each layer's experts to prune.",
 )  # fmt: skip
 @click.option(

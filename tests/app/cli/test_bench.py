@@ -79,6 +79,7 @@ def test_without_a_name_the_file_is_named_after_the_adapter(made: list[tuple[Any
     [
         (["--minutes", "0"], "0.5<=x<=600"),
         (["--minutes", "x"], "not a valid float"),
+        (["--minutes", "nan"], "nan is not a finite number"),
         (["--report", "no/such/folder/r.json"], "there is no folder no/such/folder"),
         (["--report", "r.md"], "the report is JSON"),
         (["--report", "."], "is a folder"),

@@ -81,4 +81,5 @@ def test_what_cannot_be_pruned_is_said_before_anything_is_loaded(
         assert message in result.output
         assert result.output.count("Error: ") == 1
     assert not out.exists()
-    assert run("--model", folder, "--text", text, "--out", out, "--share", 1.5).exit_code == 2
+    for share in (1.5, "nan"):
+        assert run("--model", folder, "--text", text, "--out", out, "--share", share).exit_code == 2
