@@ -14,6 +14,7 @@ import numpy as np
 
 from gpu.bench import __doc__ as purpose
 from gpu.bench import context, quality
+from gpu.bench.arguments import count, count_of_two, counts, file_to_append
 from gpu.bench.contestants import Contestant, RunnerContestant, in_turns
 from gpu.bench.floor import Floor
 from gpu.bench.peers import PEERS, PeerMissing, add_peer_options
@@ -97,10 +98,6 @@ def _others(args: argparse.Namespace, runner: WgpuRunner) -> list[Contestant]:
     return found
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gpu.bench", description=(purpose or "").split("\n")[0]
@@ -120,20 +117,20 @@ def _parser() -> argparse.ArgumentParser:
         help="use the kernel tuning stored for the adapter; a software device is measured now if "
         "there is none",
     )
-    add("--prompt", type=int, default=128, help="prompt tokens")
-    add("--tokens", type=int, default=64, help="decode steps")
-    add("--repeat", type=int, default=5)
+    add("--prompt", type=count, default=128, help="prompt tokens")
+    add("--tokens", type=count, default=64, help="decode steps")
+    add("--repeat", type=count, default=5)
     add("--floor", action="store_true", help="also measure the bare dispatches")
     add("--capture", action="store_true", help="also measure captured plans")
     add(
         "--context",
-        type=_numbers,
+        type=counts,
         default=[],
         help="also decode at these contexts: 128,1024,…",
     )
     add(
         "--kl",
-        type=int,
+        type=count_of_two,
         nargs="?",
         const=quality.N_TOKENS,
         metavar="TOKENS",
@@ -141,7 +138,12 @@ def _parser() -> argparse.ArgumentParser:
         f"the model writes itself (default: {quality.N_TOKENS})",
     )
     add_peer_options(parser, PEERS)
-    add("--append", type=Path, metavar="FILE", help="also append the JSON line to this file")
+    add(
+        "--append",
+        type=file_to_append,
+        metavar="FILE",
+        help="also append the JSON line to this file",
+    )
     return parser
 
 

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu.bench.arguments import count
 from gpu.bench.prompt_reader import PromptReader
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Checkpoint
@@ -190,7 +191,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--kv-dtype", choices=KV_DTYPES, help="storage of keys and values")
     parser.add_argument("--adapter", help="index or part of its name, see `tokenglass devices`")
     parser.add_argument("--least", type=int, default=16, help="`cache_reuse`: tokens of a chunk")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=count, default=5)
     return parser
 
 

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from gpu.bench.arguments import count
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.random_checkpoint import LLAMA_SHAPES, RandomCheckpoint
 from gpu.checkpoint.reader import Checkpoint
@@ -118,7 +119,7 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument("--shape", choices=LLAMA_SHAPES, default="smol135")
     parser.add_argument("--dtype", action="append", choices=tuple(FORMATS), help="default: all")
     parser.add_argument("--adapter", help="index or part of its name, see `tokenglass devices`")
-    parser.add_argument("--repeat", type=int, default=5)
+    parser.add_argument("--repeat", type=count, default=5)
     args = parser.parse_args(argv)
     dtypes = args.dtype or list(FORMATS)
     found = measure(args.shape, dtypes, args.adapter, args.repeat)

@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from gpu.bench.arguments import count, count_of_two, counts, file_to_append
 from gpu.bench.peers import SERVING_PEERS, PeerMissing, add_peer_options
 from gpu.bench.peers.peer import ChildPeer
 from gpu.bench.serving import __doc__ as purpose
@@ -227,10 +228,6 @@ def _long_prompt(
         engine.close()
 
 
-def _numbers(text: str) -> list[int]:
-    return [int(part) for part in text.split(",")]
-
-
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="python -m gpu.bench.serving", description=(purpose or "").split("\n\n")[0]
@@ -242,17 +239,21 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--dtype", choices=tuple(FORMATS), default="f16")
     parser.add_argument("--adapter", help="index or part of its name, see `tokenglass devices`")
-    parser.add_argument("--streams", type=_numbers, default=[1, 2, 4, 8, 16], help="1,2,4,…")
-    parser.add_argument("--prompt", type=int, default=32, help="prompt tokens")
-    parser.add_argument("--tokens", type=int, default=64, help="tokens that a stream writes")
-    parser.add_argument("--repeat", type=int, default=3)
+    parser.add_argument("--streams", type=counts, default=[1, 2, 4, 8, 16], help="1,2,4,…")
+    parser.add_argument("--prompt", type=count, default=32, help="prompt tokens")
+    parser.add_argument(
+        "--tokens", type=count_of_two, default=64, help="tokens that a stream writes"
+    )
+    parser.add_argument("--repeat", type=count, default=3)
     parser.add_argument(
         "--spec-type", choices=SPEC_TYPES, default="none", help="measure with drafts too"
     )
     add_peer_options(parser, SERVING_PEERS)
-    parser.add_argument("--append", type=Path, metavar="FILE", help="add the line of JSON here")
+    parser.add_argument(
+        "--append", type=file_to_append, metavar="FILE", help="add the line of JSON here"
+    )
     parser.add_argument("--long", type=int, default=0, help="tokens of a long prompt")
-    parser.add_argument("--beside", type=int, default=1, help="streams that it arrives beside")
+    parser.add_argument("--beside", type=count, default=1, help="streams that it arrives beside")
     parser.add_argument("--long-tokens", type=int, default=400, help="tokens that these write")
     return parser
 

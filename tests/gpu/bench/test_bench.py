@@ -5,12 +5,15 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import gpu.bench.__main__
+import gpu.bench.serving.__main__
 from gpu.bench import table
 from gpu.bench.__main__ import main
 from gpu.bench.contestants import Figures, gpu_gap_share, in_turns, speedup
@@ -109,6 +112,36 @@ def test_a_folder_without_a_model_is_an_error(
 ) -> None:
     assert main(["--model", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith("error: ")
+
+
+@pytest.mark.parametrize(
+    ("command", "arguments", "says"),
+    [
+        (main, "--tokens 0", "--tokens: expected a number of at least 1, but got '0'"),
+        (main, "--prompt -1", "--prompt: expected"),
+        (main, "--repeat 0", "--repeat: expected a number of at least 1"),
+        (main, "--context 64,x", "--context: expected a number of at least 1, but got 'x'"),
+        (main, "--kl 1", "--kl: expected a number of at least 2"),
+        (main, "--append nowhere/bench.jsonl", "should be a file in a folder that exists"),
+        (serving, "--tokens 1", "--tokens: expected a number of at least 2"),
+        (serving, "--streams 1,0", "--streams: expected a number of at least 1"),
+        (serving, "--repeat 0", "--repeat: expected"),
+        (serving, "--long 9 --beside 0", "--beside: expected"),
+        (serving, "--append nowhere/bench.jsonl", "should be a file in a folder that exists"),
+    ],
+)
+def test_what_cannot_be_measured_or_written_is_refused_at_once(
+    command: Callable[[list[str]], int],
+    arguments: str,
+    says: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for module in (gpu.bench.__main__, gpu.bench.serving.__main__):
+        monkeypatch.setattr(module, "measure", lambda *_: pytest.fail("measured"))
+    with pytest.raises(SystemExit):
+        command(["--shape", "tiny", *arguments.split()])
+    assert says in capsys.readouterr().err
 
 
 def test_a_context_the_model_was_not_made_for_is_an_error(
