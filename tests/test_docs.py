@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import re
+import tomllib
 from pathlib import Path
 from typing import get_args
 
@@ -84,6 +86,34 @@ def test_every_command_in_a_document_exists(path: Path) -> None:
             assert importlib.util.find_spec(module), line
         for command in re.findall(r"^tokenglass ([a-z]+)", line):
             assert command in COMMANDS, line
+
+
+def test_every_mark_in_a_document_exists() -> None:
+    """pytest runs nothing for an unknown one, without an error."""
+    pyproject = tomllib.loads(text_of("pyproject.toml"))
+    marks = {mark.split(":")[0] for mark in pyproject["tool"]["pytest"]["ini_options"]["markers"]}
+    text = "".join(path.read_text("utf-8") for path in DOCS if path.name != "CHANGELOG.md")
+    named = re.findall(r"pytest(?: [^\s`]+)*?\s+-m\s+(?:\"([^\"]+)\"|(\w+))", text)
+    assert len(named) > 1
+    for words in named:
+        assert set(re.findall(r"\w+", " ".join(words))) - {"and", "or", "not"} <= marks, words
+
+
+def test_every_document_is_listed() -> None:
+    text = text_of("docs/architecture.md")
+    for path in DOCS:
+        if path.name != "architecture.md" and path != ROOT / "README.md":
+            name = Path(os.path.relpath(path, ROOT / "docs")).as_posix()
+            assert f"]({name})" in text
+
+
+def test_every_instrument_is_described_for_the_browsers_engine_too() -> None:
+    text = text_of("docs/instruments.md").partition("## While the model runs in the browser")[2]
+    parts = {name for row in re.findall(r"^\| ([^|]+) \|", text, re.M) for name in row.split(", ")}
+    listed = re.findall(r'tab: "(.+)",\n +title: "(.+)"', text_of("static/js/look/instruments.js"))
+    assert len(listed) > 15
+    for names in listed:
+        assert parts & {*names}, names
 
 
 def test_the_map_has_every_folder_of_the_code() -> None:
