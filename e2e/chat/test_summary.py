@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Locator, Page, expect
+from playwright.sync_api import BrowserContext, Locator, Page, expect
 
 from app.prompt.prompts import prompt_ids
 from app.protocol.messages import Message
@@ -199,6 +199,30 @@ def test_it_can_be_edited_and_removed_and_outlives_a_reload(full: Playground) ->
     page.reload()
     full.wait_ready()
     expect(summaries(page)).to_have_count(0)
+
+
+def test_one_that_is_being_edited_outlives_what_another_tab_writes(
+    full: Playground, context: BrowserContext
+) -> None:
+    full.ask(FOUR)
+    expect(full.page.locator(".turn")).to_have_count(9)
+    full.wait_done()
+    full.drawer.wait_stored(1)
+    other = Playground(context.new_page(), full.site).open()
+    other.drawer.open("One")
+    summary = summaries(other.page)
+    summary.locator("summary").click()
+    summary.get_by_role("button", name="Edit").click()
+    summary.get_by_role("textbox", name="Summary").fill(EDITED)
+    full.ask("Go on")
+    expect(full.page.locator(".turn")).to_have_count(11)
+    full.wait_done()
+    full.drawer.entries()
+    third = Playground(context.new_page(), full.site).open()  # by then the other has heard of it
+    third.drawer.open("One")
+    summary.get_by_role("button", name="Save").click()
+    until(full.page, lambda: len(full.drawer.entries()) == 2, "a copy with the edited summary")
+    assert sum(EDITED in entry["text"] for entry in full.drawer.entries()) == 1
 
 
 def test_it_is_kept_saved_replayed_and_imported(full: Playground, tmp_path: Path) -> None:

@@ -299,6 +299,30 @@ def test_a_second_tab_follows_the_first(
     assert len(play.drawer.wait_stored(1)) == 1
 
 
+def test_a_system_prompt_that_is_being_typed_outlives_what_another_tab_writes(
+    page: Page, context: BrowserContext, site: Callable[..., Site]
+) -> None:
+    here = site()
+    play = Playground(page, here).open()
+    play.write(FOX, 6)
+    play.drawer.wait_stored(1)
+    other = another_tab(context, here)
+    other.drawer.open(FOX)
+    other.system.fill("Answer in")
+    play.write("And then?", 5)
+    play.drawer.entries()
+    third = another_tab(context, here)  # which has heard of it by the time that it is open
+    third.drawer.open(FOX)
+    expect(third.page.locator(".turn")).to_have_count(4)
+    expect(other.system).to_have_value("Answer in")
+    other.system.press_sequentially(" rhymes.")
+    other.system.press("Escape")
+    expect(other.page.locator(".turn")).to_have_count(4)
+    expect(other.system).to_have_value("Answer in rhymes.")
+    (entry,) = other.drawer.wait_stored(1)
+    assert entry["system"] == "Answer in rhymes."
+
+
 def test_a_tab_that_looks_on_leaves_the_settings_of_the_run_alone(
     page: Page, context: BrowserContext, site: Callable[..., Site]
 ) -> None:

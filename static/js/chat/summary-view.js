@@ -4,7 +4,8 @@ import { el, newButton, setText } from "../ui/dom.js";
 import { isComposing, isSendKey } from "../ui/enter-key.js";
 import { plural } from "../ui/format.js";
 import { growWithText } from "../ui/grow.js";
-import { lastTurn, shownAnswer, state } from "../state.js";
+import { markUnsaved } from "../ui/message-editor.js";
+import { changed, lastTurn, shownAnswer, state } from "../state.js";
 import { editSummary, removeSummary } from "./summarize.js";
 import { actingSummary, editOf, isWhole, oldestTurns, summaryText } from "../turns/summary.js";
 
@@ -81,6 +82,7 @@ export class SummaryView {
 
   #beginEdit() {
     this.#isEditing = true;
+    markUnsaved(this.#field, true);
     this.#field.value = summaryText(this.#turn);
     this.draw(/** @type {Answer} */ (shownAnswer(this.#turn)));
     this.#drawField();
@@ -96,6 +98,8 @@ export class SummaryView {
   #endEdit(isKept) {
     const text = this.#field.value.trim();
     this.#isEditing = false;
+    markUnsaved(this.#field, false);
+    changed("turns"); // what another tab wrote meanwhile can be shown now
     if (isKept && text !== summaryText(this.#turn)) editSummary(this.#turn, text);
     this.draw(/** @type {Answer} */ (shownAnswer(this.#turn)));
     this.#edit.focus();

@@ -2,10 +2,11 @@
 
 import { editConversation } from "../conversations/keeper.js";
 import { latest, tokenize } from "../net/inspect.js";
-import { on, ready, setConversation, state } from "../state.js";
+import { changed, on, ready, setConversation, state } from "../state.js";
 import { byId, setText } from "../ui/dom.js";
 import { isComposing } from "../ui/enter-key.js";
 import { growWithText } from "../ui/grow.js";
+import { markUnsaved } from "../ui/message-editor.js";
 import { saveSoon } from "../turns/persist.js";
 import { systemPrompt } from "./session.js";
 
@@ -17,11 +18,14 @@ let checked = "";
 
 export function setUpSystemPrompt() {
   field.addEventListener("input", () => {
+    markUnsaved(field, true);
     setConversation({ system: field.value });
     saveSoon();
   });
   field.addEventListener("blur", () => {
     field.scrollTop = 0;
+    markUnsaved(field, false);
+    changed("conversations"); // what another tab wrote meanwhile can be shown now
   });
   field.addEventListener("change", () => editConversation({ system: field.value.trim() }));
   field.addEventListener("keydown", (event) => {

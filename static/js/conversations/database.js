@@ -168,7 +168,8 @@ export const readFile = (id) =>
  * Write a conversation whose last known revision is `rev`, 0 for a new one. Resolves to its entry,
  * or to null where another page has written or deleted it since: nothing is written then. With
  * `mayMerge` it is written over a revision all of whose runs it has, too, with that one's name and
- * system prompt; and where that one has all of its runs, that entry is the result.
+ * system prompt; and where that one has all of its runs, that entry is the result. Neither is so if
+ * the texts differ by more than their ends, as when a summary was edited.
  *
  * @param {Omit<Entry, "rev">} entry
  * @param {ArrayBuffer} bytes
@@ -181,7 +182,7 @@ export const writeConversation = (entry, bytes, rev, mayMerge = false) =>
       entries.get(entry.id),
       (present) => {
         const isNewer = (present?.rev ?? 0) !== rev;
-        if (isNewer && !(mayMerge && present)) return finish(null);
+        if (isNewer && !(mayMerge && present && hasSameText(entry, present))) return finish(null);
         if (isNewer && hasMore(present, entry)) return finish(present);
         if (isNewer && !hasRunsOf(entry, present)) return finish(null);
         const written = { ...present, ...entry, rev: (present?.rev ?? 0) + 1 };
@@ -206,6 +207,14 @@ const hasRunsOf = (entry, other) => other.runs.every((run) => entry.runs.include
  */
 const hasMore = (entry, other) =>
   hasRunsOf(entry, other) && entry.runs.length > other.runs.length && entry.nTokens >= other.nTokens;
+
+/**
+ * Does one text go on where the other ends?
+ *
+ * @param {Omit<Entry, "rev">} entry
+ * @param {Omit<Entry, "rev">} other
+ */
+const hasSameText = ({ text }, other) => text.startsWith(other.text) || other.text.startsWith(text);
 
 /**
  * Change fields of an entry; resolves to it, or to null if it was deleted.

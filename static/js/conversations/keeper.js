@@ -309,6 +309,7 @@ export function editConversation(fields) {
  * @param {Partial<Pick<Entry, "title" | "system">>} fields
  */
 export async function changeKept(id, fields) {
+  nSaving += 1;
   saving = saving
     .then(async () => {
       const before = await readEntry(id);
@@ -322,7 +323,11 @@ export async function changeKept(id, fields) {
       }
       announce(id);
     })
-    .catch((error) => reportUnkept(error, id));
+    .catch((error) => reportUnkept(error, id))
+    .finally(() => {
+      nSaving -= 1;
+      changed("conversations"); // what other tabs wrote meanwhile can be shown now
+    });
   return saving;
 }
 

@@ -1,7 +1,7 @@
 // Opening, leaving, deleting and restoring conversations that this browser keeps.
 
 import { clearPatches } from "../interventions/intervention-store.js";
-import { isEditingMessage } from "../ui/message-editor.js";
+import { isEditing } from "../ui/message-editor.js";
 import { refillsOf, save, unpackTurns } from "../turns/persist.js";
 import { indexOfMessage, isWhole } from "../turns/summary.js";
 import { indexOfPlace } from "../turns/turn-place.js";
@@ -265,7 +265,7 @@ export const restoreLeftConversations = (marks) => restoreLeft(marks, readLeftOr
 let behind = false;
 
 const isChangedHere = () =>
-  !!state.active || isEditingMessage() || state.conversation.own || isUnsaved() || state.replay !== null;
+  !!state.active || isEditing() || state.conversation.own || isUnsaved() || state.replay !== null;
 
 /** Show what another tab has written in this conversation, unless it is being changed here. */
 async function follow() {

@@ -7,8 +7,16 @@ import { growWithText } from "./grow.js";
 
 const EDITOR = "message-editor";
 
-/** Is a message being edited? Its text is nowhere but on the page. */
-export const isEditingMessage = () => document.querySelector(`.${EDITOR}`) !== null;
+/** Is a text of the conversation being edited that is nowhere but on the page? */
+export const isEditing = () => document.querySelector(`.${EDITOR}, [data-unsaved]`) !== null;
+
+/**
+ * Mark a field other than a `MessageEditor` whose text is nowhere but on the page.
+ *
+ * @param {HTMLElement} field
+ * @param {boolean} isUnsaved
+ */
+export const markUnsaved = (field, isUnsaved) => field.toggleAttribute("data-unsaved", isUnsaved);
 
 /**
  * A button of the editor.
