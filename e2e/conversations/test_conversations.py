@@ -77,6 +77,27 @@ def test_the_list_is_searched_without_regard_to_case_and_accents(
     expect(drawer.dialog).to_contain_text("Nothing found for “zebra”.")
 
 
+PUT = """async (text) => {
+  const { tokenize } = await import("/static/js/net/inspect.js");
+  const { replaceToken } = await import("/static/js/chat/replace-token-run.js");
+  const { answer } = (await import("/static/js/view.js")).view;
+  replaceToken(answer, 2, (await tokenize({ text })).tokens);
+}"""
+
+
+def test_a_text_that_was_put_into_an_answer_is_found(play: Callable[..., Playground]) -> None:
+    here = play()
+    here.write(FOX, 6)
+    here.page.evaluate(PUT, " zebra crossing")
+    expect(here.page.locator("#version")).to_have_text("2/2")
+    expect(here.answer).to_contain_text("zebra crossing")
+    here.wait_done()
+    (entry,) = here.drawer.wait_stored(1)
+    assert here.text() in entry["text"]
+    here.drawer.show().search.fill("zebra")
+    expect(here.drawer.dialog.locator("mark")).to_have_text("zebra")
+
+
 def test_a_long_name_of_a_model_leaves_the_tokens(play: Callable[..., Playground]) -> None:
     here = play()
     here.write(FOX, 4)

@@ -283,10 +283,21 @@ function textsOfTurn({ role, text, given, answers, summary }) {
  * @param {Segment[]} segments
  */
 const textOfSegments = (segments) =>
-  segments.map(({ textOnly, events }) => textOnly ?? events.map(textOfEvent).join("")).join("");
+  segments
+    .map(({ textOnly, branch, events }) => textOnly ?? textGivenTo(branch, events) + textOfTokens(events))
+    .join("");
 
-/** @param {RunEvent} event */
-const textOfEvent = (event) => ("text" in event ? event.text : "");
+/**
+ * Text that a branch was given; a run that continues another was given that one's, which is there already.
+ *
+ * @param {Branch | null} branch
+ * @param {RunEvent[]} events
+ */
+const textGivenTo = (branch, [accepted]) =>
+  branch && accepted?.type === "accepted" ? accepted.texts.join("") : "";
+
+/** @param {RunEvent[]} events */
+const textOfTokens = (events) => events.map((event) => ("text" in event ? event.text : "")).join("");
 
 // ---- names and system prompts ------------------------------------------------------------------
 
