@@ -328,6 +328,26 @@ def test_an_answer_that_a_stop_string_ended_goes_on_with_its_tools(
     assert "tool_choice" not in second
 
 
+def test_an_edited_answer_is_continued_by_a_model_that_knows_the_tools(
+    page: Page, calling: Callable[[str], AnswerOptions]
+) -> None:
+    options = calling("Let me see.")
+    options.open().check("Calculator")
+    options.close()
+    ask(page)
+    expect(page.locator(".answer")).to_have_text("Let me see.")
+    expect(page.get_by_role("button", name="Regenerate")).to_be_enabled()
+    page.locator(".turn.model").hover()
+    page.locator(".turn.model").get_by_role("button", name="Edit").click()
+    page.get_by_role("textbox", name="Answer to put in its place").fill("I compute:")
+    page.get_by_role("button", name="Continue from here").click()
+    until(page, lambda: len(options.requests()) == 2, "the request that goes on")
+    first, second = options.requests()
+    assert second["tools"] == first["tools"]
+    assert second["messages"][-1] == {"role": "assistant", "content": "I compute:"}
+    assert "tool_choice" not in second
+
+
 # ---- the tools -------------------------------------------------------------------------------
 
 EXPRESSIONS: dict[str, float] = {

@@ -7,7 +7,7 @@ import { rulesAfter } from "../turns/answer-rules.js";
 import { send } from "../net/connection.js";
 import { keepSoon } from "../conversations/keeper.js";
 import { save } from "../turns/persist.js";
-import { answerFields } from "./answer-fields.js";
+import { answerFields, toolsField } from "./answer-fields.js";
 import { beginSegment, newMessage, whyTooLong } from "./generate-message.js";
 import { spansUpTo } from "../interventions/interventions.js";
 import { clearPatches } from "../interventions/intervention-store.js";
@@ -179,7 +179,7 @@ function latestRun(turn) {
  */
 function continueAsNewPrompt(turn, answer) {
   const { text } = answer;
-  const asked = requestOf(turn);
+  const asked = { ...requestOf(turn), ...(!turn.summary && toolsField()) };
   /** @type {FromPage.Message} */
   const begun = { role: "assistant", content: text };
   /** @type {Request} */
@@ -187,7 +187,7 @@ function continueAsNewPrompt(turn, answer) {
     turn.mode === "completion"
       ? { prompt: turn.given + text }
       : text === ""
-        ? asked
+        ? withFields(turn)
         : { ...asked, messages: [...(asked.messages ?? []), begun], continue_final: true };
   startRun(turn, request);
 }
