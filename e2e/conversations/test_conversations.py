@@ -54,6 +54,13 @@ def test_a_conversation_is_opened_in_another_tab_as_it_was(
     assert other.text().startswith(text)
 
 
+FOLDED = """async (texts) => {
+  const { fold } = await import("/static/js/conversations/search.js");
+  return [...new Set(texts.map(fold))];
+}"""
+"""What texts are to the search."""
+
+
 def test_the_list_is_searched_without_regard_to_case_and_accents(
     play: Callable[..., Playground],
 ) -> None:
@@ -74,6 +81,7 @@ def test_the_list_is_searched_without_regard_to_case_and_accents(
     expect(drawer.rows).to_have_count(2)
     drawer.search.fill("zebra")
     expect(drawer.rows).to_have_count(0)
+    assert len(here.page.evaluate(FOLDED, ["Straße ΟΔΟΣ", "STRASSE οδός"])) == 1
     expect(drawer.dialog).to_contain_text("Nothing found for “zebra”.")
 
 

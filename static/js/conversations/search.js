@@ -5,8 +5,12 @@ const BEFORE = 24;
 const AFTER = 80;
 
 const ASCII = /^[\x00-\x7f]*$/;
-/** @param {string} c */
-const foldCharacter = (c) => c.normalize("NFKD").replace(/\p{M}/gu, "").toLowerCase();
+/**
+ * Some small letters share a capital, as the two sigmas do, or have several, as ß does.
+ *
+ * @param {string} c
+ */
+const foldCharacter = (c) => c.normalize("NFKD").replace(/\p{M}/gu, "").toUpperCase().toLowerCase();
 
 /** Return a text without case and accents. @param {string} text */
 export const fold = (text) =>
