@@ -129,10 +129,27 @@ def test_presets_travel_with_all_conversations(
     header["presets"].append({"name": "Old", "values": {"temperature": 0.5}})
     drawer.import_files(as_file(json.dumps(header), "other.jsonl"))
     expect(drawer.said).to_have_text("Added 0 conversations, 2 presets.")
+    drawer.import_files(as_file(json.dumps(header), "other.jsonl"))
+    expect(drawer.said).to_have_text("Added 0 conversations.")
     page.keyboard.press("Escape")
     box = dialog(page)
     expect(box.locator(".preset b")).to_have_text(["Old", "Poet", "Poet (2)"])
     expect(box.locator(".preset .sub").last).to_contain_text("temperature 0.25")
+
+
+def test_the_longest_name_gets_a_number_and_outlives_a_reload(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    here = play()
+    name = "n" * 60
+    given = [{"name": name, "values": {"temperature": value}} for value in (0.5, 0.25)]
+    header = {"format": "tokenglass conversations", "version": 1, "presets": given}
+    drawer = here.drawer.show()
+    drawer.import_files(as_file(json.dumps(header), "presets.jsonl"))
+    expect(drawer.said).to_have_text("Added 0 conversations, 2 presets.")
+    page.reload()
+    here.wait_ready()
+    expect(dialog(page).locator(".preset b")).to_have_text([f"{'n' * 56} (2)", name])
 
 
 @pytest.mark.parametrize(

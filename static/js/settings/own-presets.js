@@ -91,14 +91,22 @@ export const deletePreset = (name) => put(presets.filter((each) => each.name !==
 export function addPresets(given) {
   const all = [...presets];
   for (const { name, values } of checkPresets(given)) {
-    const isName = (/** @type {string} */ wanted) => all.some((each) => each.name === wanted);
-    if (all.some((each) => each.name === name && sameValues(each.values, values))) continue;
     let free = name;
-    for (let n = 2; isName(free); n += 1) free = `${name} (${n})`;
-    if (all.length < MAX_PRESETS) all.push({ name: free, values });
+    for (let n = 2; ; n += 1) {
+      const other = all.find((each) => each.name === free);
+      if (!other && all.length < MAX_PRESETS) all.push({ name: free, values });
+      if (!other || sameValues(other.values, values)) break; // it may have got a number before
+      free = numbered(name, n);
+    }
   }
   const added = all.length - presets.length;
   return added && put(all) === "" ? added : 0;
+}
+
+/** @param {string} name @param {number} n */
+function numbered(name, n) {
+  const number = ` (${n})`;
+  return name.slice(0, MAX_NAME - number.length) + number;
 }
 
 /** @param {Preset[]} wanted */
