@@ -170,6 +170,7 @@ BAD_FILES = [
     (gzip.compress(b"{" * 100)[:-9], "it is not a whole gzip file of UTF-8 text"),
     (gzip.compress(b"\xff\xff"), "it is not a whole gzip file of UTF-8 text"),
     (b"[" * 200_000, "it is not JSON"),
+    (b'{"format":"tokenglass conversations","version":1}\n{}', "“Import” in the list"),
 ]
 
 

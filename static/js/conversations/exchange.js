@@ -2,7 +2,7 @@
 
 import { newId } from "../net/new-id.js";
 import { BadReplay } from "../replay/field-checks.js";
-import { blobOf, nameOf, open } from "../replay/file.js";
+import { blobOf, CONVERSATIONS, nameOf, open } from "../replay/file.js";
 import { addPresets, ownPresets } from "../settings/own-presets.js";
 import { download } from "../ui/download.js";
 import { plural } from "../ui/format.js";
@@ -10,7 +10,6 @@ import { readEntries, readFile, writeConversation } from "./database.js";
 import { announce, entryOf, newConversation } from "./keeper.js";
 import { openFile, turnsOf } from "./kept-file.js";
 
-const FORMAT = "tokenglass conversations";
 const VERSION = 1;
 /** Longest line of a file of conversations: what a replay file may hold. */
 const MAX_LINE = 256 * 1024 * 1024;
@@ -30,7 +29,7 @@ export async function saveOne(entry) {
  */
 export async function saveAll(entries) {
   const saved = new Date().toISOString();
-  const header = { format: FORMAT, version: VERSION, saved, presets: ownPresets() };
+  const header = { format: CONVERSATIONS, version: VERSION, saved, presets: ownPresets() };
   /** @type {Array<string | Blob>} */
   const lines = [`${JSON.stringify(header)}\n`];
   const refused = [];
@@ -150,14 +149,14 @@ async function* conversationsIn(file) {
 
 /** Return the header of a file of conversations, or null for another file. @param {string} line */
 function headerIn(line) {
-  if (!line.includes(FORMAT)) return null;
+  if (!line.includes(CONVERSATIONS)) return null;
   let header;
   try {
     header = JSON.parse(line);
   } catch {
     return null;
   }
-  if (header?.format !== FORMAT) return null;
+  if (header?.format !== CONVERSATIONS) return null;
   if (header.version !== VERSION)
     throw new BadReplay(`It is of version ${header.version}; this page reads version ${VERSION}.`);
   return header;

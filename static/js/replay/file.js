@@ -6,6 +6,8 @@ import { validateReplay, FORMAT } from "./validate.js";
 /** Largest unpacked file: what a browser can still read and show. */
 const MAX_BYTES = 256 * 1024 * 1024;
 const GZIP = [0x1f, 0x8b];
+/** Format of a file of many conversations (conversations/exchange.js). */
+export const CONVERSATIONS = "tokenglass conversations";
 const MAX_NAME = 40;
 
 // ---- saving ----------------------------------------------------------------------------------
@@ -210,6 +212,8 @@ export async function open(file) {
     ? file.stream().pipeThrough(new DecompressionStream("gzip"))
     : file.stream();
   const json = await textOf(stream, packed);
+  if (json.startsWith(`{"format":"${CONVERSATIONS}"`))
+    throw new BadReplay("It holds conversations: “Import” in the list of conversations reads it.");
   let value;
   try {
     value = JSON.parse(json);
