@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from playwright.sync_api import Page, expect
 
 from e2e.bundled import bundled_site
+from e2e.chat.answer_options import AnswerOptions
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
@@ -155,6 +157,32 @@ def test_it_is_walked_and_its_answer_is_what_the_engine_measured(
     expect(lesson.verdict).to_contain_text("Not -1. ")
     lesson.check(f"{ANSWERS[name](run):.4g}")
     expect(lesson.verdict).to_contain_text("Right: ")
+
+
+def test_the_tokens_of_the_lesson_are_counted_where_it_says(page: Page, here: Site) -> None:
+    """In a chat, the text of the prompt is that of the whole conversation."""
+    lesson = Lesson(page, here, "tokens")
+    lesson.walk()
+    look = lesson.play.look
+    look.panel.get_by_role("textbox", name="Word").fill(WORD)
+    n = len(here.engine.tokenizer.encode(WORD))
+    counted = look.panel.get_by_text(re.compile(rf"^{n} tokens after \d+ merges?\.$"))
+    expect(counted).to_be_visible()
+    lesson.check(str(n))
+    expect(lesson.verdict).to_contain_text("Right: ")
+
+
+def test_the_frame_of_a_prompt_is_that_of_its_run_with_its_tools(page: Page, here: Site) -> None:
+    play = Playground(page, here).open()
+    options = AnswerOptions(play)
+    options.open().check("Clock")
+    options.close()
+    lesson = Lesson(page, here, "tokens")
+    lesson.wait(1)
+    lesson.card.get_by_role("button", name="Next").click()
+    lesson.wait(2)
+    n = len(play.messages.events("accepted")[-1]["prompt"])
+    expect(lesson.play.tour.text).to_contain_text(f"Of these {n:,}, ")
 
 
 def test_the_menu_says_which_were_finished_and_offers_the_next(page: Page, here: Site) -> None:

@@ -165,6 +165,41 @@ def test_the_cache_shows_the_run_and_then_what_it_had_shown(
     expect(page.get_by_role("radio", name="All blocks")).to_be_checked()
 
 
+VIEWS = (
+    ("tokens", "Neighbours", "Prompt"),
+    ("lens", "Whole text", "Token"),
+    ("timeline", "Turns", "Request"),
+)
+"""Instruments that the tour opens, a view that it does not speak of, and the one that it does."""
+VIEW_TITLES = ("Text becomes tokens", "The prediction appears", "The cost of one token")
+"""Steps that open them."""
+
+
+def test_instruments_show_the_view_that_the_tour_speaks_of(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    wrote(page, site())
+    look = Playground(page).look
+    for name, other, _ in VIEWS:
+        look.open(name).panel.get_by_role("radio", name=other, exact=True).check(force=True)
+    page.locator("#plot").focus()
+    page.keyboard.press("t")
+    tour = Playground(page).tour
+    views = look.panel.locator(".look-views:visible")
+    spoken_of = dict(zip(VIEW_TITLES, VIEWS, strict=True))
+    for at, title in enumerate(TITLES[: TITLES.index(VIEW_TITLES[-1]) + 1], start=1):
+        tour.wait(at)
+        if title in spoken_of:
+            radio = views.get_by_role("radio", name=spoken_of[title][2], exact=True)
+            expect(radio).to_be_checked()
+            expect(page.locator("#tour-rings i").first).to_be_attached()
+        page.keyboard.press("ArrowRight")
+    page.keyboard.press("Escape")
+    for name, other, _ in VIEWS:
+        radio = look.open(name).panel.get_by_role("radio", name=other, exact=True)
+        expect(radio).to_be_checked()
+
+
 def test_what_a_person_changes_meanwhile_stays(page: Page, site: Callable[..., Site]) -> None:
     play = wrote(page, site())
     play.core.focus()

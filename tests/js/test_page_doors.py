@@ -75,9 +75,10 @@ ROOMS = {
     " look/cache look/reach look/shared net settings state turns ui view",
     "start": "chat look look/compare state turns ui view",
     "tour": "chat conversations core-sample glossary interventions look look/attention look/cache"
-    " look/filters look/lens look/plan look/shared net settings state turns ui view",
-    "lessons": "look/attention look/cache look/forward look/plan look/shared look/timeline"
-    " look/weights net state tour ui",
+    " look/filters look/lens look/plan look/shared look/timeline look/tokens net settings state"
+    " turns ui view",
+    "lessons": "look/attention look/cache look/forward look/lens look/plan look/shared"
+    " look/timeline look/tokens look/weights net state tour ui",
     "words": "conversations glossary lessons look look/weights settings state ui",
     "page": "chat conversations core-sample interventions lessons look net panels replay state tour"
     " turns ui view words",

@@ -1,6 +1,7 @@
 // Steps of "Why is the first token slow?".
 
 import { intervalsOf } from "../look/timeline/spans.js";
+import { showRequest } from "../look/timeline/timeline.js";
 import { quantile } from "../look/shared/quantile.js";
 import { count, duration, figure, plural } from "../ui/format.js";
 import { sentence, sentences } from "../tour/words.js";
@@ -18,6 +19,7 @@ const stepOf = ({ answer }) => quantile(intervalsOf(answer.tokens), 0.5);
 export const prefillStep = {
   title: "First the prompt is read",
   open: "timeline",
+  enter: () => showRequest(),
 
   text(walk) {
     const { n, reused, ms } = prefillOf(walk);
@@ -37,6 +39,7 @@ export const prefillStep = {
 export const decodeStep = {
   title: "Then one token at a time",
   open: "timeline",
+  enter: () => showRequest(),
 
   text(walk) {
     const { n, ms } = prefillOf(walk);
@@ -56,6 +59,7 @@ export const decodeStep = {
 export const prefillExercise = {
   title: "How fast is it read?",
   open: "timeline",
+  enter: () => showRequest(),
 
   text(walk) {
     const { n } = prefillOf(walk);

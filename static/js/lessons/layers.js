@@ -1,5 +1,6 @@
 // The question of "What do the layers do?".
 
+import { showTokenLens } from "../look/lens/lens.js";
 import { lensStep } from "../tour/layers.js";
 import { count } from "../ui/format.js";
 import { sentence } from "../tour/words.js";
@@ -15,6 +16,7 @@ export const layersExercise = {
   },
 
   at: ({ index }) => ({ index, row: { layer: 0, part: 0 } }),
+  enter: () => showTokenLens(),
 
   text: ({ word, hello }) =>
     sentence`If the model stopped after its first layer, layer ${0}, what rank would ${word} have among the

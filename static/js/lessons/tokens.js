@@ -1,8 +1,9 @@
 // Steps of "What is a token?".
 
+import { showTokens } from "../look/tokens/tokens.js";
 import { tokenize } from "../net/inspect.js";
-import { all } from "../ui/dom.js";
 import { count, plural } from "../ui/format.js";
+import { tokensStep } from "../tour/reading.js";
 import { plain, sentence, sentences, wordOf } from "../tour/words.js";
 
 const WORD = "internationalisation";
@@ -12,6 +13,7 @@ export const frameStep = {
   title: "A frame of special tokens",
   open: "tokens",
   find: (walk) => walk.cut(),
+  enter: tokensStep.enter,
 
   text(_walk, { tokens }) {
     const special = tokens.filter((token) => token.special);
@@ -35,6 +37,7 @@ export const lengthStep = {
   title: "How long is a token?",
   open: "tokens",
   find: (walk) => walk.cut(),
+  enter: tokensStep.enter,
 
   text(_walk, { plain: alone, n_chars: chars }) {
     const byLength = alone.tokens.toSorted((a, b) => a.text.length - b.text.length);
@@ -55,26 +58,19 @@ export const lengthStep = {
 export const tokensExercise = {
   title: "Count it yourself",
   open: "tokens",
-  find: () => tokenize({ prompt: WORD }),
-
-  /** Show the draft, which the reader types. */
-  enter() {
-    const [draft, last] = /** @type {HTMLInputElement[]} */ (all(document, "[name=look-prompt]"));
-    if (draft.checked) return undefined;
-    draft.click();
-    return () => last.click();
-  },
+  find: () => tokenize({ text: WORD }),
+  enter: () => showTokens("word"),
 
   text: () =>
-    sentence`Replace the text in Tokens with ${wordOf(WORD)}; it is tokenized as you type. How many tokens is the
-      word alone?`,
+    sentence`Replace the word in Tokens with ${wordOf(WORD)}; its tokens are made as you type. How many tokens has it
+      in the end?`,
 
   exercise: (_walk, { plain: { n_tokens: n } }) => ({
     label: "tokens",
     measured: n,
     tolerance: 0,
     written: plural(n, "token"),
-    hint: "Leave nothing but the word in the field, and see “tokens, text alone” below it.",
+    hint: "Leave nothing but the word in the field, choose this model below it, and see the number of tokens there.",
   }),
 
   marks: () => [[...document.querySelectorAll(".tk-typed")]],

@@ -6,6 +6,7 @@ import { showCacheView } from "../look/cache/cache.js";
 import { kvShape } from "../look/cache/kv-size.js";
 import { amount } from "../look/plan/detail.js";
 import { isFault, PEAK_FAULT } from "../look/plan/roofline-costs.js";
+import { showRequest } from "../look/timeline/timeline.js";
 import { notAnswered } from "./missing.js";
 import { plain, sentence, sentences, share } from "./words.js";
 
@@ -59,6 +60,7 @@ export function boundOf({ n_bytes: moved, flops }, { bytes_per_s: fast, flops_pe
 export const costStep = {
   title: "The cost of one token",
   open: "timeline",
+  enter: () => showRequest(),
 
   async find(walk) {
     const plan = await walk.plan();

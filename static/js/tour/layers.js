@@ -5,6 +5,7 @@ import { count, figure, ordinal, plural } from "../ui/format.js";
 import { showHeads } from "../look/attention/attention.js";
 import { selectHead } from "../look/attention/heads.js";
 import { placesOf } from "../look/attention/scores.js";
+import { showTokenLens } from "../look/lens/lens.js";
 import { whenTop } from "../look/lens/reading.js";
 import { habitOf, hardestLook, largestMlp } from "./choose.js";
 import { notMeasured } from "./missing.js";
@@ -233,6 +234,7 @@ export const lensStep = {
   },
 
   at: ({ index }, { stage }) => ({ index, row: stage ? { layer: stage - 1, part: 0 } : null }),
+  enter: () => showTokenLens(),
 
   text: ({ word }, found) =>
     sentences(

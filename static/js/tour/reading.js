@@ -1,5 +1,6 @@
 // Steps 1 and 2: text to tokens, tokens to vectors.
 
+import { showTokens } from "../look/tokens/tokens.js";
 import { all } from "../ui/dom.js";
 import { count, figure, plural } from "../ui/format.js";
 import { notMeasured } from "./missing.js";
@@ -13,10 +14,14 @@ export const tokensStep = {
 
   /** Show the last request, which the run used, if the instrument shows the composer's draft. */
   enter() {
+    const restore = showTokens("prompt");
     const [draft, last] = /** @type {HTMLInputElement[]} */ (all(document, "[name=look-prompt]"));
-    if (last.checked || last.disabled) return undefined;
+    if (last.checked || last.disabled) return restore;
     last.click();
-    return () => draft.click();
+    return () => {
+      draft.click();
+      restore?.();
+    };
   },
 
   text({ segment, hello, token, word }, { n_chars: chars, plain: alone, tokens }) {

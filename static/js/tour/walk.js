@@ -87,8 +87,8 @@ export class Walk {
 
   /** The tokenized prompt: `Tokenized` of app/protocol/messages.py. */
   cut() {
-    const { messages, prompt, continue_final } = this.segment.originalRequest;
-    const what = messages ? { messages, continue_final: !!continue_final } : { prompt };
+    const { messages, prompt, continue_final, tools } = this.segment.originalRequest;
+    const what = messages ? { messages, continue_final: !!continue_final, ...(tools && { tools }) } : { prompt };
     return this.#once("cut", () => tokenize(what));
   }
 

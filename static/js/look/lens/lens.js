@@ -10,6 +10,9 @@ import { wholeText } from "./whole-text.js";
 /** @type {Views<TokenFocus>} */
 const views = new Views("lens-view", [tokenLens, wholeText]);
 
+/** Show the lens of one token, for the tour or a lesson. */
+export const showTokenLens = () => views.lend(tokenLens.name);
+
 /** @type {Instrument} */
 export const lens = {
   needs: "token",

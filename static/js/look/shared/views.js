@@ -30,6 +30,21 @@ export class Views {
     changed("look");
   }
 
+  /**
+   * Show a view while the tour or a lesson speaks of it. Returns how to show the one before again, which
+   * does nothing once another was chosen; null: it is shown already.
+   *
+   * @param {string} name
+   */
+  lend(name) {
+    const [before, view] = [this.shown, this.views.find((each) => each.name === name)];
+    if (!view || view === before) return null;
+    this.open(view);
+    return () => {
+      if (this.shown === view) this.open(before);
+    };
+  }
+
   /** @param {HTMLElement} root */
   setUp(root) {
     this.choices = newSegmented({

@@ -8,6 +8,9 @@ import { turns } from "./turns.js";
 /** @type {Views<RunFocus>} */
 const views = new Views("timeline-view", [request, turns]);
 
+/** Show the request in view, for the tour or a lesson. */
+export const showRequest = () => views.lend(request.name);
+
 /** @type {Instrument} */
 export const timeline = {
   needs: "run",

@@ -12,6 +12,9 @@ import { word } from "./word.js";
 /** @type {Views<Focus>} */
 const views = new Views("tokens-view", [prompt, word, comparison, embeddings, neighbours, watermark]);
 
+/** Show the prompt or the steps of a word for the tour or a lesson. @param {"prompt" | "word"} name */
+export const showTokens = (name) => views.lend(name);
+
 /** @type {Instrument} */
 export const tokens = {
   needs: "nothing",
