@@ -102,6 +102,12 @@ def test_bad_input_is_answered_in_words(
     look.panel.get_by_label("Rank").fill("0")
     start.click()
     expect(says).to_contain_text("Expected a rank from 1 to 512, but got 0")
+    look.panel.get_by_label("Rank").fill("8")
+    for box in look.panel.get_by_role("checkbox").all():
+        box.uncheck()
+    assert memory(look)[0][:2] == ["numbers trained", "0"]
+    start.click()
+    expect(says).to_have_text("Choose at least one matrix to adapt.")
 
 
 @pytest.fixture

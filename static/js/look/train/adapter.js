@@ -84,8 +84,12 @@ function rowsOf(run) {
 }
 
 async function begin() {
+  if (form.isWithoutTargets) {
+    problem = "Choose at least one matrix to adapt.";
+    return changed("look");
+  }
   own = form.name;
-  await asked({ method: "POST", body: form.request });
+  return asked({ method: "POST", body: form.request });
 }
 
 /** Send a request, and show what is wrong with it. @param {Parameters<typeof ask>[1]} options */

@@ -78,6 +78,11 @@ export class TrainForm {
     return !this.#lines.value.trim();
   }
 
+  /** Is no matrix chosen? The server would adapt all. */
+  get isWithoutTargets() {
+    return !this.settings.targets.length;
+  }
+
   get name() {
     return this.#name.value.trim();
   }
