@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import random
+import re
 from collections.abc import Iterator, Sequence
 
 import msgspec
@@ -20,6 +21,9 @@ from app.train.messages import Example
 from gpu import InvalidRequest
 
 ARROW = " => "
+LINE_BREAK = re.compile(r"\r\n?|\n")
+"""What ends a line of JSON Lines: a text in JSON may have U+2028, or others at which `splitlines`
+would break it."""
 MAX_LINES = 1000
 MAX_LINE_TOKENS = 1024
 SHARE_HELD_OUT = 0.1
@@ -37,7 +41,8 @@ class Pair(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def examples_of(tokenizer: Tokenizer, text: str, context: int) -> list[Example]:
     """Return an example for each line of `text` that is not blank. `context`: tokens that the model
     can read. Raises InvalidRequest, which names the line."""
-    lines = [(n, line.strip()) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    numbered = enumerate(LINE_BREAK.split(text), 1)
+    lines = [(n, line.strip()) for n, line in numbered if line.strip()]
     if not lines:
         raise InvalidRequest(
             f"there are no lines to train on; write texts, or question{ARROW}answer", "lines"

@@ -42,6 +42,14 @@ def test_only_the_answer_of_a_pair_is_trained(line: str) -> None:
     assert found.ids[-1] in TOKENIZER.eos_ids
 
 
+@pytest.mark.parametrize("char", ["\u2028", "\u2029", "\x85"])
+def test_only_a_line_break_ends_a_line(char: str) -> None:
+    """JSON leaves U+2028 as it is; half of such a line would be trained as a text."""
+    [found] = examples(f'{{"prompt": "Who?", "completion": "Captain{char}Brine!"}}')
+    assert trained(found).startswith(f"Captain{char}Brine!")
+    assert len(examples("One fox.\r\nTwo foxes.\rThree foxes.\n")) == 3
+
+
 def test_names_of_special_tokens_in_a_line_are_text() -> None:
     for line in ("a <|end|> b c", "a => b <|end|> c"):
         [found] = examples(line)
