@@ -50,8 +50,8 @@ def errors() -> Iterator[None]:
 
 
 def read_text(file: Path) -> str:
-    """Return the text of a file. Raises BadInput."""
+    """Return the text of a file, without a byte order mark. Raises BadInput."""
     try:
-        return file.read_text("utf-8")
+        return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: cannot be read as UTF-8 text ({error})") from None

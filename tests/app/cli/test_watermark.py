@@ -8,6 +8,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from app import tale
+from app.cli.errors import read_text
 from app.cli.main import main
 from gpu import Greenlists, ModelConfig, WatermarkConfig, detect_watermark
 from gpu.text.tokenizer import Tokenizer
@@ -37,6 +38,15 @@ def test_the_numbers_are_those_of_the_detector(tmp_path: Path, scheme: str) -> N
     assert f"{n} of {of} tokens are green ({n / of:.1%}, by chance 50.0%)" in result.output
     assert f"z {want.z_score:.2f}, p {want.p_value:.2g}" in result.output
     assert "no watermark of this key" in result.output
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
+    """Windows writes one; the first line of a training would have it, too."""
+    plain, marked = tmp_path / "plain", tmp_path / "marked"
+    plain.write_text(TEXT, "utf-8")
+    marked.write_text(TEXT, "utf-8-sig")
+    assert look(plain).output == look(marked).output != ""
+    assert read_text(marked) == TEXT
 
 
 def test_a_green_text_has_the_watermark(tmp_path: Path) -> None:
