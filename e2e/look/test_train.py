@@ -117,7 +117,9 @@ def own_bundled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sit
         yield site
 
 
-def test_an_adapter_is_trained_and_has_its_slider(page: Page, own_bundled: Site) -> None:
+def test_an_adapter_is_trained_and_has_its_slider(
+    page: Page, own_bundled: Site, allowed_console: list[str]
+) -> None:
     play = Playground(page, own_bundled).open()
     look = play.look.open("train")
     look.panel.get_by_label("Lines", exact=True).fill(LINES)
@@ -136,6 +138,16 @@ def test_an_adapter_is_trained_and_has_its_slider(page: Page, own_bundled: Site)
     look.panel.get_by_role("button", name="Close").click()
     slider = page.get_by_role("slider", name="fox", exact=True)
     expect(slider).to_have_attribute("aria-valuetext", "1, as trained")
+    slider.fill("0")
+    switched_off = slider.get_attribute("aria-valuetext")
+    assert switched_off != "1, as trained"
+    look = play.look.open("train")
+    look.panel.get_by_label("Rank").fill("0")
+    allowed_console.append("status of 400")
+    look.panel.get_by_role("button", name="Train", exact=True).click()
+    expect(says).to_contain_text("Expected a rank from 1 to 512, but got 0")
+    look.panel.get_by_role("button", name="Close").click()
+    assert slider.get_attribute("aria-valuetext") == switched_off, "a refusal switches nothing on"
 
 
 def test_a_training_can_be_cancelled(page: Page, own_bundled: Site) -> None:

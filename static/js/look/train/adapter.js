@@ -88,11 +88,12 @@ async function begin() {
     problem = "Choose at least one matrix to adapt.";
     return changed("look");
   }
-  own = form.name;
-  return asked({ method: "POST", body: form.request });
+  const { request } = form;
+  if (await asked({ method: "POST", body: request })) own = request.name; // or a refusal would switch it on
+  return undefined;
 }
 
-/** Send a request, and show what is wrong with it. @param {Parameters<typeof ask>[1]} options */
+/** Send a request, and show what is wrong with it; return whether it was accepted. @param {Parameters<typeof ask>[1]} options */
 async function asked(options) {
   problem = "";
   try {
@@ -101,6 +102,7 @@ async function asked(options) {
     problem = sentence(/** @type {Problem} */ (error).message);
   }
   changed("look");
+  return !problem;
 }
 
 /** Show what the form lacks and takes. */
