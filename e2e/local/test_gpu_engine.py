@@ -54,6 +54,22 @@ def test_draws_and_statistics_are_those_of_the_server(small: LocalEnginePage) ->
     assert positions == list(range(prefills[0]["reused"], len(prompt)))
 
 
+def test_a_token_has_statistics_if_it_was_drawn_while_its_run_captured(
+    small: LocalEnginePage,
+) -> None:
+    """Of the run that captures beside it, whose steps it is in, it has none; of its own all, also
+    those on their way when the setting changes."""
+    first, second = (text.prompt_ids for text in SMALL.texts[:2])
+    updates: list[dict[str, Any]] = [
+        {"index": 3, "params": {}, "capture": True},
+        {"index": 6, "params": {}, "capture": False},
+    ]
+    own = request(second, updates=updates, temperature=0, max_tokens=12)
+    beside, run = small.run(request(first, capture=True, temperature=0, max_tokens=12), own)
+    assert [token["index"] for token in tokens_of(run) if token["stats"]] == [3, 4, 5]
+    assert all(token["stats"] for token in tokens_of(beside))
+
+
 def test_a_change_acts_from_the_token_it_is_acknowledged_for(small: LocalEnginePage) -> None:
     prompt = SMALL.texts[1].prompt_ids
     live = {"after": 5, "params": {"temperature": 1.2, "top_k": 7}}

@@ -65,6 +65,8 @@ def repeat(runner: Runner, scheduled: Scheduled, sequence: Sequence) -> Repeated
         index,
         outcome,
     )
+    if sequence not in scheduled.capturing:
+        result = replace(result, captured=None)
     return Repeated(result, [sample.row for sample in samples], place)
 
 

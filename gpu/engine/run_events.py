@@ -37,7 +37,7 @@ class RowResult:
 
     position   place of the row's token in the text, from 0
     row, step  number of the row, and the result of the step
-    captured   statistics of the step, if the run captures
+    captured   statistics of the step, if the run captured when it was submitted
     kv_blocks  KV blocks whose tokens it read
     slid       tokens that had left the cache; absent if there were none
     """

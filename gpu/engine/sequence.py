@@ -351,7 +351,7 @@ class Sequence:
             index,
             row,
             result,
-            captured=result.captured if self.capture else None,
+            captured=result.captured,
             kv_blocks=sum(text_blocks(window, position + 1) for window in self.windows),
             slid=(shift.n_left(index) if shift else 0) or msgspec.UNSET,
         )

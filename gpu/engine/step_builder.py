@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import numpy as np
@@ -36,6 +36,7 @@ class Scheduled:
     slot_texts          (slot, tokens, n_written) of slots whose text must be set before the step
     slot_bitmasks       (slot, bitmask) of slots whose grammar allows some tokens only
     watermarks          the sequences whose sample has a watermark, and what decides its greenlist
+    capturing           the sequences that capture, by their settings when the step was made
     """
 
     step: Step
@@ -46,6 +47,7 @@ class Scheduled:
     slot_texts: tuple[tuple[int, list[int], int], ...] = ()
     slot_bitmasks: tuple[tuple[int, npt.NDArray[np.uint32]], ...] = ()
     watermarks: tuple[tuple[Sequence, WatermarkConfig], ...] = ()
+    capturing: frozenset[Sequence] = frozenset()
 
     @property
     def n_prefill(self) -> int:
@@ -63,11 +65,13 @@ class Scheduled:
         self, result: StepResult, repeated: Mapping[Sequence, Repeated] = MappingProxyType({})
     ) -> Iterator[Sequence]:
         """Hand the results to the sequences, to some those of a second run; yield those that have
-        finished."""
+        finished. One that did not capture gets no statistics, whatever others of the step did."""
+        bare = replace(result, captured=None)
         for chunk in self.chunks:
             if not chunk.sequence.finished:
                 again = repeated.get(chunk.sequence)
-                at, of = (chunk.row, result) if again is None else (0, again.result)
+                own = result if chunk.sequence in self.capturing else bare
+                at, of = (chunk.row, own) if again is None else (0, again.result)
                 chunk.sequence.chunk_read(range(chunk.first, chunk.first + chunk.n), at, of)
         for sequence, samples in self.samples():
             if sequence.finished:
@@ -77,7 +81,8 @@ class Scheduled:
             else:
                 rows = [self.step.samples[i].row for i in samples]
                 drawn = [result.samples[i] for i in samples]
-                sequence.samples_read(Draws(drawn, rows, result))
+                own = result if sequence in self.capturing else bare
+                sequence.samples_read(Draws(drawn, rows, own))
             if sequence.finished:
                 yield sequence
 
@@ -122,10 +127,11 @@ class StepBuilder:
             if (active := sequence.interventions.move_to(index)) is not None:
                 changed.append((slot, active))
         acting = [sequence.interventions.active for sequence in sequences.values()]
+        capturing = frozenset(s for s in sequences.values() if s.capture)
         step = Step(
             tuple(self._rows),
             tuple(self._samples),
-            any(sequence.capture for sequence in sequences.values()),
+            bool(capturing),
             interventions=any(active.acts_on_base for active in acting),
             loras=any(active.acts_on_loras for active in acting),
         )
@@ -139,6 +145,7 @@ class StepBuilder:
             tuple((s.slot, *s.decoding.sync_text()) for s in stale),
             tuple((s.slot, g.bitmask) for s in self.samplers if (g := s.text.grammar) is not None),
             tuple((s, c) for s in self.samplers if (c := WatermarkConfig.of(s.text.params))),
+            capturing,
         )
 
     def _sample(self, sequence: Sequence, rows: range, drafts: list[int]) -> None:

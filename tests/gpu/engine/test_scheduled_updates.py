@@ -140,6 +140,20 @@ def test_scheduled_updates_write_what_live_changes_wrote(engine: Engine) -> None
     assert plain.wait().ids != live.ids[:30], "the changes of this test change nothing"
 
 
+def test_a_token_has_statistics_if_it_was_drawn_while_its_run_captured(engine: Engine) -> None:
+    """Of the run that captures beside it, whose steps it is in, it has none; of its own all, also
+    those on their way when the setting changes."""
+    prompt = [int(id) for id in random_llama.ids(NAME, 20)]
+    params = SamplingParams(seed=3, max_tokens=12, ignore_eos=True)
+    updates = (ScheduledUpdate(3, capture=True), ScheduledUpdate(6, capture=False))
+    both = Written(), Written()
+    engine.submit(Request(prompt[:9], params, capture=True), both[0])
+    engine.submit(Request(prompt, params, updates=updates), both[1])
+    tokens = [event for event in both[1].wait().events if isinstance(event, Token)]
+    assert [event.index for event in tokens if event.stats is not None] == [3, 4, 5]
+    assert all(e.stats is not None for e in both[0].wait().events if isinstance(e, Token))
+
+
 # ---- when they act ---------------------------------------------------------------------------
 
 

@@ -279,10 +279,11 @@ export class LocalEngine {
     this.lastRead = now;
     this.steps.collected(step, ms);
     let nSamples = 0;
-    for (const { sequence, chunk, sampledRow } of step.parts) {
-      if (chunk) sequence.chunkRead(chunk.first, chunk.n, chunk.firstRow, result);
+    for (const { sequence, chunk, sampledRow, capture } of step.parts) {
+      const own = capture ? result : { ...result, captured: null };
+      if (chunk) sequence.chunkRead(chunk.first, chunk.n, chunk.firstRow, own);
       if (chunk) this.scheduler.chunkTook(chunk.n, ms);
-      if (sampledRow !== null) sequence.sampleRead(result.samples[nSamples++], sampledRow, result);
+      if (sampledRow !== null) sequence.sampleRead(own.samples[nSamples++], sampledRow, own);
     }
   }
 

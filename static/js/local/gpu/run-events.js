@@ -66,9 +66,8 @@ export class RunEvents {
    * @param {{first: number, n: number, row: number}} chunk
    * @param {StepResult} result
    * @param {number} reused
-   * @param {boolean} capture
    */
-  prefilled({ first, n, row }, result, reused, capture) {
+  prefilled({ first, n, row }, result, reused) {
     const from = Math.max(first, this.nPromptSent);
     const end = Math.min(first + n, this.prompt.length);
     if (from >= end) return;
@@ -83,7 +82,7 @@ export class RunEvents {
       ms: this.clock.sinceStart(),
       gpu_ms: result.gpu,
       kv_blocks: this.#blocksFor(end),
-      stats: capture ? (this.#stats(rows, end - 1, result) ?? []) : [],
+      stats: this.#stats(rows, end - 1, result) ?? [],
       experts: null,
     });
   }
@@ -98,13 +97,13 @@ export class RunEvents {
    * The event of a token, without its text.
    *
    * @param {DrawnSample} sample
-   * @param {{index: number, position: number, row: number, eos: boolean, capture: boolean}} place
+   * @param {{index: number, position: number, row: number, eos: boolean}} place
    * @param {StepResult} result
    * @returns {ToPage.Token}
    */
-  token(sample, { index, position, row, eos, capture }, result) {
+  token(sample, { index, position, row, eos }, result) {
     const { id, logprob, probability, rank, n_kept, draw, mass } = sample;
-    const stats = capture ? this.#stats([[row, position]], position, result) : null;
+    const stats = this.#stats([[row, position]], position, result);
     return {
       type: "token",
       index,
@@ -162,7 +161,7 @@ export class RunEvents {
   }
 
   /**
-   * The measurements of rows of a step whose last token is at `last`; null: the step did not capture.
+   * The measurements of rows of a step whose last token is at `last`; null: the run did not capture.
    *
    * @param {RowPlace[]} rows
    * @param {number} last

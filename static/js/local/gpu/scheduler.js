@@ -15,7 +15,7 @@ const LEAST_CHUNK = 8;
  *
  * @typedef {import("./sequence.js").Sequence} Sequence
  * @typedef {{first: number, n: number, firstRow: number}} Chunk
- * @typedef {{sequence: Sequence, chunk?: Chunk, sampledRow: number | null}} StepPart
+ * @typedef {{sequence: Sequence, chunk?: Chunk, sampledRow: number | null, capture: boolean}} StepPart
  * @typedef {import("./step-queue.js").Step & {parts: StepPart[]}} ScheduledStep
  */
 
@@ -152,7 +152,7 @@ export class Scheduler {
       step.active.set(sequence.slot, sequence.activeAt(sequence.nextPosition));
       step.rows.push(sequence.decodeRow());
       step.samples.push(sequence.sample(row));
-      step.parts.push({ sequence, sampledRow: row });
+      step.parts.push({ sequence, sampledRow: row, capture: sequence.capture });
     }
     const prompt = this.active.find((sequence) => sequence.prefilling && !sequence.finished);
     if (prompt) this.addChunk(step, prompt, Math.min(this.chunk, most - step.rows.length));
@@ -172,7 +172,7 @@ export class Scheduler {
     step.rows.push(...sequence.prefillRows(n));
     const sampledRow = sequence.prefilling ? null : firstRow + n - 1;
     if (sampledRow !== null) step.samples.push(sequence.sample(sampledRow));
-    step.parts.push({ sequence, chunk: { first, n, firstRow }, sampledRow });
+    step.parts.push({ sequence, chunk: { first, n, firstRow }, sampledRow, capture: sequence.capture });
   }
 
   /**

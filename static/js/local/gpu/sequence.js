@@ -228,7 +228,7 @@ export class Sequence {
    * @param {StepResult} result
    */
   chunkRead(first, n, row, result) {
-    if (!this.finished) this.events.prefilled({ first, n, row }, result, this.nReused, this.capture);
+    if (!this.finished) this.events.prefilled({ first, n, row }, result, this.nReused);
   }
 
   /** @param {DrawnSample} sample @param {number} row @param {StepResult} result */
@@ -273,8 +273,7 @@ export class Sequence {
     this.ids.push(sample.id);
     const eos = this.text.eosIds.includes(sample.id) && !this.params.ignore_eos;
     const position = this.prompt.length + index - 1;
-    const place = { index, position, row, eos, capture: this.capture };
-    const token = this.events.token(sample, place, result);
+    const token = this.events.token(sample, { index, position, row, eos }, result);
     if (eos) {
       this.events.flush();
       this.events.send(token);
