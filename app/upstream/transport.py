@@ -99,7 +99,7 @@ class HttpExchange:
                 if data == DONE:
                     return
                 yield self._decode(data, kind)
-        raise UnavailableError(f"the stream of the upstream at {self._address} broke off")
+        raise self._broken_off()
 
     # ---- one exchange ------------------------------------------------------------------------
 
@@ -130,6 +130,10 @@ class HttpExchange:
             yield
         except TimeoutError:
             raise self._unreachable(f"nothing came for {self._silence_seconds:g} s") from None
+        except http.client.RemoteDisconnected:  # it ends, or a proxy stands in front of nobody
+            raise self._unreachable("it closed the connection without an answer") from None
+        except http.client.IncompleteRead:
+            raise self._broken_off() from None
         except http.client.HTTPException as error:
             raise self._nonsense(f"no HTTP ({type(error).__name__})") from None
         except OSError as error:
@@ -150,6 +154,9 @@ class HttpExchange:
         return UnavailableError(
             f"the upstream at {self._address} cannot be reached ({why}); check that it runs there"
         )
+
+    def _broken_off(self) -> UnavailableError:
+        return UnavailableError(f"the answer of the upstream at {self._address} broke off")
 
     def _nonsense(self, what: str) -> UnavailableError:
         return UnavailableError(

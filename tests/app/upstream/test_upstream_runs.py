@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import json
 import math
 import re
 import socket
@@ -491,6 +492,11 @@ ERROR = {"error": {"message": "told so\nby the server"}}
             r"failed \(HTTP 503\)$",
         ),
         (lambda handler: handler.wfile.write(b"SSH-2.0-x\r\n"), UnavailableError, "no HTTP"),
+        (
+            lambda handler: setattr(handler, "close_connection", True),
+            UnavailableError,
+            "cannot be reached .it closed the connection without an answer.; check that it runs",
+        ),
     ],
 )
 def test_a_refusal_answers_the_request(
@@ -522,10 +528,30 @@ def after(*events: Any) -> Callable[[Handler], None]:
     return answer
 
 
+def chunked(n_cut: int) -> Callable[[Handler], None]:
+    """Return an answer in chunks, as of most servers: a word, then another chunk that ends after
+    `n_cut` bytes, as when the server is killed."""
+
+    def answer(handler: Handler) -> None:
+        handler.send_response(200)
+        handler.send_header("Content-Type", "text/event-stream")
+        handler.send_header("Transfer-Encoding", "chunked")
+        handler.end_headers()
+        handler.close_connection = True
+        event = json.dumps({"choices": [handler.choice("One", True)]}).encode()
+        chunk = b"data: %b\n\n" % event
+        chunk = b"%x\r\n%b\r\n" % (len(chunk), chunk)
+        handler.wfile.write(chunk + chunk[:n_cut])
+
+    return answer
+
+
 @pytest.mark.parametrize(
     ("answer", "words"),
     [
         (after(), "broke off"),
+        (chunked(0), "the answer of the upstream at .* broke off$"),
+        (chunked(20), "the answer of the upstream at .* broke off$"),
         (after(b"{nonsense"), "sent {nonsense"),
         (after({"choices": [{"text": 5}]}), "sent .*text.*expected an OpenAI"),
         (after({"error": {"message": "out of memory"}}), "while it wrote: out of memory"),
