@@ -46,7 +46,8 @@ MAX_SEED = int(next(s for s in SAMPLING_SETTINGS if s.name == "seed").declared.r
 class Choices:
     """Runs of `n` choices of each prompt. Create it, call `wait_accepted`, then iterate.
 
-    If there is no room for one, it waits until another run of this request ends.
+    The first one is refused if there is no room for it. Another one waits for room then: until a
+    run of this request ends, and for longer if somebody else was given that place.
 
     Iterating yields (choice, event) until all runs have ended, and None after `PING_SECONDS`
     without text, as while a long prompt is read. All runs are cancelled if the client disconnects
@@ -104,19 +105,24 @@ class Choices:
 
     def __iter__(self) -> Iterator[ChoiceEvent | None]:
         wrote_at = time.monotonic()
-        while self._running:
+        while self._running or self._ready:
             found: ChoiceEvent | None = None
             with contextlib.suppress(queue.Empty):
                 found = self._inbox.get(timeout=POLL_SECONDS)
             if not self._left and self._gone():
                 self._left = True
                 self.cancel()
-            if found is not None:
-                try:
+                if not self._running:
+                    raise ClientGoneError
+            try:
+                if found is not None:
                     self._note(*found)
-                except EngineError:
-                    self.cancel()
-                    raise
+                elif not self._running:
+                    self._start_ready()
+            except EngineError:
+                self.cancel()
+                raise
+            if found is not None:
                 if _is_written(found[1]):
                     wrote_at = time.monotonic()
                 yield found
@@ -152,7 +158,7 @@ class Choices:
 
     def _start_ready(self) -> None:
         """Start the choices that can start, in their order, while there is room. Raises QueueFull
-        if there is none and no run will end."""
+        if there is none for the first."""
         with self._lock:
             while self._ready:
                 choice = self._ready.popleft()
@@ -160,7 +166,7 @@ class Choices:
                 try:
                     run = self._submit(request, partial(self._receive, choice))
                 except QueueFull:
-                    if not self._running:
+                    if not self._n_started:
                         raise
                     self._ready.appendleft(choice)
                     return

@@ -152,14 +152,43 @@ def test_a_choice_that_finds_no_room_waits_for_another_to_end() -> None:
     assert [found and found[0] for found in events] == [0, 2]
 
 
-def test_a_choice_that_finds_no_room_and_none_to_wait_for_is_refused() -> None:
+def test_the_first_choice_is_refused_if_it_finds_no_room() -> None:
     with pytest.raises(QueueFull):
         started(1, Submissions(room=0))
+
+
+def test_a_choice_whose_place_went_to_somebody_else_waits_for_another(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the choices before it wrote is not lost."""
+    monkeypatch.setattr("app.openai.choices.POLL_SECONDS", 0.01)
+    monkeypatch.setattr("app.openai.choices.PING_SECONDS", 0.05)
     submissions = Submissions(room=1)
     choices = started(2, submissions)
+    events = iter(choices)
     submissions.runs[0].say(done())
-    with pytest.raises(QueueFull):
-        list(choices)
+    assert next(events) == (0, done())
+    assert next(events) is None, "it still waits, and says so"
+    submissions.room = 2
+    assert next(events) is None
+    submissions.runs[1].say(done())
+    assert list(events) == [(1, done())]
+
+
+def test_a_client_that_leaves_while_a_choice_waits_ends_that(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("app.openai.choices.POLL_SECONDS", 0.01)
+    gone = False
+    submissions = Submissions(room=1)
+    choices = started(2, submissions, gone=lambda: gone)
+    events = iter(choices)
+    submissions.runs[0].say(done())
+    next(events)
+    gone = True
+    with pytest.raises(ClientGoneError):
+        next(events)
+    assert list(choices) == []
 
 
 def test_prompts_start_side_by_side_and_their_choices_when_they_are_read() -> None:
