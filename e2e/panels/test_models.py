@@ -182,7 +182,7 @@ def test_a_model_that_cannot_be_loaded_is_said_to_be_when_the_dialog_is_next_ope
     expect(page.get_by_test_id("connection")).to_have_text("Connected", timeout=30_000)
     open_models(page)
     expect(dialog.get_by_role("alert")).to_have_text(
-        "model.safetensors: cut off; the previous model is loaded again"
+        "model.safetensors: cut off; the previous model is loaded again."
     )
     dialog.get_by_role("button", name="Close").click()
     open_models(page)
@@ -236,11 +236,20 @@ def test_a_name_that_is_typed_in(page: Page, play: Playground, allowed_console: 
     expect(dialog.get_by_role("alert")).to_contain_text("no model of that name on the hub")
     field.fill("../model")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("expected OWNER/MODEL on the hub")
+    expect(dialog.get_by_role("alert")).to_contain_text("Expected OWNER/MODEL on the hub")
     expect(dialog.get_by_role("radio", checked=True)).to_have_count(0)
     field.fill("")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("alert")).to_contain_text("Choose a model or type a name")
+    field.fill("/no/such/folder")
+    page.keyboard.press("Enter")
+    expect(dialog.get_by_role("alert")).to_have_text(
+        re.compile(r"^There is no folder or file '/no/such/folder'; .*on the hub\.$")
+    )
+    boxes = [field.bounding_box(), dialog.get_by_label("Weight format").bounding_box()]
+    assert boxes[0]
+    assert boxes[1]
+    assert boxes[0]["y"] == boxes[1]["y"], "fields stand in line"
     field.fill("some/tale")
     page.keyboard.press("Enter")
     expect(dialog.get_by_role("status")).to_have_text("some/tale is ready.", timeout=30_000)

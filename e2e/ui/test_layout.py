@@ -216,7 +216,7 @@ def model_views(play: Playground) -> Iterator[tuple[str, str]]:
     yield "models", "dialog[open]"
     page.locator("#models-typed").fill("../model")
     page.keyboard.press("Enter")
-    expect(dialog.get_by_role("alert")).to_contain_text("expected OWNER/MODEL")
+    expect(dialog.get_by_role("alert")).to_contain_text("Expected OWNER/MODEL")
     dialog.locator("#kept summary").click()
     yield "a model that is refused", "dialog[open]"
     dialog.locator("#kept summary").click()

@@ -2,7 +2,7 @@
 // first part, where the model runs, is panels/place.js, and is all of it where nothing can be changed.
 
 import { all, byId, el, one, setText } from "../ui/dom.js";
-import { bytes, parameters } from "../ui/format.js";
+import { bytes, parameters, sentence } from "../ui/format.js";
 import { ask } from "../net/ask.js";
 import { on, state } from "../state.js";
 import { drawPlace, setUpPlace } from "./place.js";
@@ -279,7 +279,7 @@ function draw(latest, showEnd = true) {
 /** @param {string} text */
 function complain(text) {
   const place = byId("models-error");
-  setText(place, text);
+  setText(place, sentence(text));
   place.hidden = !text;
 }
 
