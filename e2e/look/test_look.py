@@ -401,3 +401,17 @@ def test_the_row_of_instruments_fits_every_width(page: Page, site: Callable[...,
         assert play.overflow() <= 0, width
         expect(look.tab("Cache")).to_be_in_viewport(ratio=1)
         expect(page.locator("#help-open")).to_be_in_viewport(ratio=1)
+
+
+def test_a_long_name_of_a_device_leaves_the_top_bar_in_one_row(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    open_page(page, site())
+    name = "llvmpipe (LLVM 15.0.6, 256 bits) on a machine with a long name · Vulkan"
+    page.locator("#device-name").evaluate("(node, name) => void (node.textContent = name)", name)
+    for width in (360, 768, 1024, 1100, 1280, 1440):
+        page.set_viewport_size({"width": width, "height": 900})
+        boxes = [page.locator(f"#{part}").bounding_box() for part in ("theme", "about-open")]
+        assert boxes[0]
+        assert boxes[1]
+        assert boxes[0]["y"] < boxes[1]["y"] + boxes[1]["height"], width
