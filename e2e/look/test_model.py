@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, Route, expect
 
 from app import tale
 from e2e.look.panel import LookPanel
@@ -236,6 +237,41 @@ def test_the_layer_that_the_core_looks_at_is_marked(page: Page, site: Callable[.
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
     expect(marked).not_to_have_text(before)
+
+
+def test_the_numbers_of_many_layers_keep_apart(page: Page, site: Callable[..., Site]) -> None:
+    """Of as many as SmolLM2 has, made of the first one of the bundled model, on a phone."""
+
+    def with_layers(route: Route) -> None:
+        inventory = route.fetch().json()
+        first = [tensor for tensor in inventory["tensors"] if tensor["layer"] == 0]
+        others = [tensor for tensor in inventory["tensors"] if tensor["layer"] is None]
+        layers = [
+            {**tensor, "name": f"{layer}.{tensor['name']}", "layer": layer}
+            for layer in range(36)
+            for tensor in first
+        ]
+        tensors = others[:1] + layers + others[1:]
+        whole = sum(tensor["share"] for tensor in tensors)
+        tensors = [{**tensor, "share": tensor["share"] / whole} for tensor in tensors]
+        route.fulfill(json={**inventory, "tensors": tensors})
+
+    page.set_viewport_size({"width": 360, "height": 740})
+    play = open_page(page, site())
+    page.route("**/api/weights?*", with_layers)
+    look = play.look.open("weights")
+    expect(look.panel.locator(".wt-column[data-layer='35']")).to_be_visible()
+    spans = look.panel.locator("[data-layer] > .wt-name").evaluate_all("""(names) => names
+      .filter((name) => name.checkVisibility({ visibilityProperty: true }) && name.textContent)
+      .map((name) => {
+        const range = document.createRange();
+        range.selectNodeContents(name);
+        const { left, right } = range.getBoundingClientRect();
+        return [left, right];
+      })""")
+    assert len(spans) > 5
+    for (_, end), (begin, _) in pairwise(spans):
+        assert begin - end >= 1
 
 
 def test_a_tensor_that_cannot_be_read_is_said(look: LookPanel, allowed_console: list[str]) -> None:

@@ -94,6 +94,7 @@ export class WeightsMap {
     const name = column.appendChild(el("span", "wt-name"));
     if (layer === null) name.append(title);
     else if (layer % named === 0) name.append(el("span", "", "layer "), String(layer));
+    name.classList.toggle("wt-between", named > 1 && (layer ?? 0) % (2 * named) !== 0);
     const cells = tensors.map((tensor) => this.#cell(tensor, tied ? 0 : tensor.share / share));
     column.append(...cells);
     this.columns.push(cells);
