@@ -63,6 +63,20 @@ def test_the_text_is_written_above_an_open_panel(
     expect(page.locator("#prompt")).to_be_visible()
 
 
+def test_the_row_of_instruments_is_seen_to_go_on(
+    page: Page, play: Callable[..., Playground]
+) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    here = play()
+    tabs = page.locator("#look-tabs [role=tab]:visible")
+    for name in ("tokens", "lens", "filters", "weights"):
+        here.look.open(name)
+        at = tabs.evaluate_all("(all) => all.findIndex((tab) => tab.ariaSelected === 'true')")
+        box = tabs.nth(at + 1).bounding_box()
+        assert box
+        assert box["x"] < 360 - 8, f"what follows {name} begins in sight"
+
+
 def test_an_example_ends_with_its_token_in_sight(
     page: Page, play: Callable[..., Playground]
 ) -> None:
