@@ -9,7 +9,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+import threading
 import warnings
+
+from tqdm import tqdm
 
 from app.engine.child import Pipe
 from app.processes.parent import end_with_parent
@@ -29,6 +32,8 @@ def main(pipe: Pipe) -> None:
     os.environ |= {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     warnings.simplefilter("ignore")
+    # The lock that tqdm makes by itself is one of the system, which a killed process leaves.
+    tqdm.set_lock(threading.RLock())
 
     def tell(event: TrainEvent) -> None:
         pipe.send_bytes(encode(event))

@@ -6,6 +6,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 from pathlib import Path
@@ -26,6 +27,7 @@ from app.train.messages import (
 )
 from app.train.process import TrainCancelled, Training
 from gpu import DeviceError, InvalidRequest, ModelError, check_lora
+from tests.serving import CHECKOUT, ROOT
 
 LINE = Example((5, 6, 7, 8, 9), 1)
 
@@ -151,12 +153,18 @@ def train(tmp_path: Path, text: str, *args: object, model: object = tale.NAME) -
 @pytest.mark.ci
 def test_the_command_trains(tmp_path: Path) -> None:
     text = "Who are you? => I am a fox.\n" * 5
-    result = train(tmp_path, text, "--steps", 2, "--rank", 4, "--target", "q_proj")
-    assert result.exit_code == 0, result.output
-    assert "4 lines to train on, 1 held out; loading tale" in result.output
-    assert f"training {4 * 8 * 2 * 192:,} parameters" in result.output
-    assert "after step 2: held-out loss " in result.output
-    assert f"--lora NAME={tmp_path / 'out'}" in result.output
+    (tmp_path / "lines.txt").write_text(text, "utf-8")
+    options = ["--out", "out", "--steps", "2", "--rank", "4", "--target", "q_proj"]
+    done = subprocess.run(
+        [*CHECKOUT, "train", tale.NAME, "lines.txt", *options],
+        cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "4 lines to train on, 1 held out; loading tale" in done.stdout
+    assert f"training {4 * 8 * 2 * 192:,} parameters" in done.stdout
+    assert "after step 2: held-out loss " in done.stdout
+    assert "--lora NAME=out" in done.stdout
+    assert "Warning" not in done.stderr, "the process that trained left something behind"
     check_lora("mine", tmp_path / "out", tale.model_dir())
 
 
