@@ -52,7 +52,7 @@ class ContextExceeded(EngineError):
         super().__init__(
             f"the prompt has {n_prompt} tokens, but the context holds {context} and one must be "
             f"left to write; shorten the prompt by at least {over} token{'s' * (over != 1)} "
-            "or start with a larger --context"
+            "or start with a larger --context, if the model supports one"
         )
         self.n_prompt = n_prompt
         self.context = context

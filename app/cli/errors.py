@@ -31,7 +31,7 @@ class BadInput(Failure):
 def errors() -> Iterator[None]:
     """Turn errors that users can act on into one line and an exit code."""
     from app.prompt.limited_tokenizer import TextLimitError, TokenizerLimitError
-    from gpu import EngineError, InvalidRequest, ModelError
+    from gpu import ContextExceeded, EngineError, InvalidRequest, ModelError
 
     try:
         yield
@@ -39,7 +39,7 @@ def errors() -> Iterator[None]:
         raise click.UsageError(str(error)) from None
     except (TokenizerLimitError, TextLimitError) as error:
         raise Failure(str(error)) from None
-    except (ModelError, InvalidRequest) as error:
+    except (ModelError, InvalidRequest, ContextExceeded) as error:
         raise BadInput(str(error)) from None
     except EngineError as error:
         raise Failure(str(error)) from None

@@ -75,6 +75,7 @@ def expect_fits(ids: list[int], context: int, param: str) -> None:
     if len(ids) > context:
         raise InputTooLongError(
             f"{param} has {len(ids)} tokens, but the context holds {context}; shorten it by at "
-            f"least {len(ids) - context} tokens or start with a larger --context",
+            f"least {len(ids) - context} tokens or start with a larger --context, if the model "
+            "supports one",
             param,
         )

@@ -11,7 +11,7 @@ from bisect import bisect_right
 from dataclasses import dataclass
 
 from gpu.config import ModelConfig
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, ModelError
 from gpu.kv.formats import CHUNK, KV_FORMATS, KvStorage, kv_format
 from gpu.kv.groups import KvGroup, group_size, groups_by_window, single_group
 from gpu.step import MAX_ROWS
@@ -100,12 +100,12 @@ def fit_kv_cache(
     They hold `slots` sequences of `context` tokens each (None: the model's own context, or what
     `kv_memory_bytes` holds if that is less). Layers with a sliding window hold only the window and
     one step's rows of each sequence. `hybrid`: layers of different windows are in different groups,
-    if that saves memory. Raises DeviceError with the numbers when a requested `context` does not
-    fit the memory or the device's buffers.
+    if that saves memory. Raises ModelError for a `context` that the model does not support, and
+    DeviceError with the numbers for one that does not fit the memory or the device's buffers.
     """
     wanted = config.context if context is None else context
     if wanted > config.context:
-        raise DeviceError(
+        raise ModelError(
             f"a context of {wanted} tokens was requested, but the model supports at most "
             f"{config.context}; use a shorter --context"
         )

@@ -120,6 +120,12 @@ def test_a_value_out_of_range_is_one_line_and_exit_code_2(
     assert result.stderr.count("\n") == 1
 
 
+def test_a_prompt_that_is_too_long_is_exit_code_2(engines: list[FakeEngine]) -> None:
+    result = run("word " * 2000)
+    assert result.exit_code == 2
+    assert "shorten the prompt by at least" in result.stderr
+
+
 def test_a_device_error_is_exit_code_1(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: Any, **__: Any) -> None:
         raise DeviceError("no adapter; install a driver")

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpu.config import ModelConfig
-from gpu.errors import DeviceError
+from gpu.errors import DeviceError, ModelError
 from gpu.kv.blocks import KvShape, block_bytes, fit_kv_cache, text_blocks
 from gpu.kv.groups import MAX_GROUPS, group_size, groups_by_window
 from gpu.step import MAX_ROWS
@@ -113,3 +113,8 @@ def test_a_context_that_does_not_fit_in_groups_is_refused_with_the_numbers() -> 
     n_bytes = 100 * block_bytes(GEMMA2, "f16")
     with pytest.raises(DeviceError, match=r"8192 tokens needs \d+ KV blocks"):
         fit_kv_cache(GEMMA2, "f16", 1, context=8192, kv_memory_bytes=n_bytes, hybrid=True)
+
+
+def test_a_context_beyond_the_models_is_no_fault_of_the_device() -> None:
+    with pytest.raises(ModelError, match=f"supports at most {GEMMA2.context}"):
+        fit_kv_cache(GEMMA2, "f16", 1, context=GEMMA2.context + 1)

@@ -27,7 +27,7 @@ export class ContextExceeded extends EngineError {
       "context_exceeded",
       `the prompt has ${nPrompt} tokens, but the context holds ${context} and one must be left to ` +
         `write; shorten the prompt by at least ${over} token${over === 1 ? "" : "s"} or start with a ` +
-        "larger --context",
+        "larger --context, if the model supports one",
     );
   }
 }
