@@ -12,8 +12,6 @@ import sys
 import threading
 import warnings
 
-from tqdm import tqdm
-
 from app.engine.child import Pipe
 from app.processes.parent import end_with_parent
 from app.train.messages import StepJob, TrainEvent, TrainFailed, decode_job, encode
@@ -32,6 +30,8 @@ def main(pipe: Pipe) -> None:
     os.environ |= {"OMP_NUM_THREADS": str(job.threads), "OMP_WAIT_POLICY": "PASSIVE"}
     os.environ |= {"HF_HUB_OFFLINE": "1", "TQDM_DISABLE": "1"}
     warnings.simplefilter("ignore")
+    from tqdm import tqdm  # which transformers brings
+
     # The lock that tqdm makes by itself is one of the system, which a killed process leaves.
     tqdm.set_lock(threading.RLock())
 
