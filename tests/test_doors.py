@@ -86,7 +86,7 @@ APP = {
     "engine_client": "protocol",
     "load_options": "config",
     "prompt": "engine_client processes tale protocol",
-    "models": "config engine_client load_options prompt tale protocol",
+    "models": "config engine_client load_options prompt tale terminal protocol",
     "engine": "config engine_client load_options models processes prompt tale protocol",
     "train": "config engine engine_client models processes prompt",
     "retrieval": "config engine_client processes prompt",

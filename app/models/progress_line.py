@@ -13,6 +13,7 @@ from typing import Any, TextIO
 from app.config import Settings
 from app.models.find_model import Model, find_model
 from app.models.transfer import OnTransfer, Transfer
+from app.terminal import printable
 
 LINE_SECONDS = 10.0
 
@@ -29,6 +30,7 @@ class ProgressLine:
         self._shown = float("-inf")
 
     def show(self, text: str) -> None:
+        text = printable(text)  # a hub names the files
         if self._rewrites:
             text = text[
                 : shutil.get_terminal_size().columns - 1

@@ -121,6 +121,13 @@ def test_progress_on_a_terminal_rewrites_one_line() -> None:
     assert out.getvalue() == "\rlong text\rshort    \n"
 
 
+def test_names_of_files_bring_no_control_characters_to_the_terminal() -> None:
+    """Whoever made the repository chose them."""
+    out = Terminal()
+    ProgressLine(out).show("downloading a\x1b[2Jb.safetensors")
+    assert out.getvalue() == "\rdownloading a�[2Jb.safetensors"
+
+
 def test_progress_in_a_log_file_is_few_lines() -> None:
     out = io.StringIO()
     line = ProgressLine(out)
