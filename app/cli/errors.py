@@ -55,3 +55,11 @@ def read_text(file: Path) -> str:
         return file.read_text("utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
         raise BadInput(f"{file}: cannot be read as UTF-8 text ({error})") from None
+
+
+def read_bytes(file: Path) -> bytes:
+    """Return the bytes of a file. Raises BadInput."""
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise BadInput(f"{file}: cannot be read ({error.strerror or error})") from None

@@ -11,7 +11,7 @@ from typing import Any
 import click
 
 from app import tale
-from app.cli.errors import BadInput, errors
+from app.cli.errors import BadInput, errors, read_bytes
 from app.cli.options import settings_options
 from app.cli.untrusted import echo_untrusted
 from app.config import Settings
@@ -69,7 +69,7 @@ def search(
             _start(engine)
             retriever = Retriever(engine, EncoderInputs(embedding.texts), settings)
             for document in documents:
-                data = document.read_bytes()
+                data = read_bytes(document)
                 _add(retriever, DocumentRequest(document.name, data, ChunkSettings(size, overlap)))
             _show(retriever, SearchRequest(question, top))
         finally:

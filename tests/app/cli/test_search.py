@@ -88,3 +88,20 @@ def test_errors_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(command, "load_engine", fail)
     result = run("a")
     assert (result.exit_code, result.stderr) == (1, "Error: there is no adapter\n")
+
+
+def test_a_document_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, read = tmp_path / "secret.txt", Path.read_bytes
+    file.write_text("mine")
+
+    def refuse(path: Path) -> bytes:
+        if path == file:
+            raise PermissionError(13, "Permission denied")
+        return read(path)
+
+    monkeypatch.setattr(Path, "read_bytes", refuse)
+    result = run("a", file)
+    assert result.exit_code == 2
+    assert result.stderr == f"Error: {file}: cannot be read (Permission denied)\n"
