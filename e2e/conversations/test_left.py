@@ -17,6 +17,8 @@ from e2e.waiting import until
 FOX = "Tell me of a fox"
 HARE = "Tell me of a hare"
 LONG = 120
+UNENDING = 1000
+"""Tokens of a run that still writes after the page was searched for violations."""
 ASK_AND_LEAVE = """async (text) => {
   const { submitPrompt } = await import("/static/js/chat/session.js");
   const { startNew } = await import("/static/js/conversations/library.js");
@@ -154,7 +156,7 @@ def test_a_full_queue_is_said_in_its_own_conversation_and_the_prompt_stays(
     page: Page, site: Callable[..., Site]
 ) -> None:
     here = Playground(page, site(delay=0.03, n_slots=1, queue=0)).open()
-    here.set(max_tokens=LONG)
+    here.set(max_tokens=UNENDING)
     here.ask(FOX)
     here.wait_tokens(2)
     here.start_new()
@@ -181,7 +183,7 @@ def test_a_full_queue_is_said_in_its_own_conversation_and_the_prompt_stays(
 )
 def test_axe_finds_nothing_in_the_marks(page: Page, slow: Site, theme: str, width: int) -> None:
     play = open_page(page, slow, color_scheme=theme)
-    play.set(max_tokens=LONG)
+    play.set(max_tokens=UNENDING)
     page.evaluate(ASK_AND_LEAVE, FOX)
     page.set_viewport_size({"width": width, "height": 740})
     drawer = play.drawer.show()
