@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 import tokenizers
-from playwright.sync_api import BrowserContext, Page, expect
+from playwright.sync_api import BrowserContext, FilePayload, Page, expect
 
 from app import tale
 from e2e.look.panel import LookPanel
@@ -55,6 +55,24 @@ def test_the_prompt_is_cut_again_by_the_tokenizer_of_another_model(
 
 
 @pytest.mark.quick
+def test_an_attached_file_is_a_draft_without_a_text(page: Page, site: Callable[..., Site]) -> None:
+    """It is sent as it is, so its tokens can be seen before."""
+    play = open_page(page, site())
+    play.set(max_tokens=4)
+    play.ask("the lamp")
+    play.wait_done()
+    file = FilePayload(name="a.txt", mimeType="text/plain", buffer=b"the little fox")
+    page.locator("#attach-files").set_input_files(file)
+    look = play.look.open("tokens")
+    expect(page.get_by_role("radio", name="Draft")).to_be_checked()
+    shown = look.panel.get_by_role("list", name="Tokens: user")
+    expect(shown).to_have_count(2)
+    rows = [row for row in look.csv() if row["role"] == "user"]
+    text = "".join(row["text"] for row in rows)
+    assert text.startswith("the lampa.txt:")
+    assert "the little fox" in text
+
+
 def test_a_typed_word_is_merged_as_by_the_model(page: Page, bundled: Site) -> None:
     play = Playground(page, bundled).open()
     look = show(play, "Word")

@@ -6,7 +6,7 @@ import { count } from "../../ui/format.js";
 import { drawSegmented, newSegmented } from "../../ui/segmented.js";
 import { latest, tokenize } from "../../net/inspect.js";
 import { toolsField } from "../../chat/answer-fields.js";
-import { withFiles } from "../../chat/attachments.js";
+import { attachedFiles, withFiles } from "../../chat/attachments.js";
 import { messagesBefore } from "../../chat/session.js";
 import { changed, lastTurn, shownAnswer, state } from "../../state.js";
 import { point, view } from "../../view.js";
@@ -120,15 +120,15 @@ const pause = (ms, signal) =>
 function sourceNow() {
   const last = requestOf(lastTurn());
   const draft = composer.value;
-  if (last && (wanted === "last" || draft.trim() === "")) return last;
+  const isEmpty = draft.trim() === "" && !attachedFiles().length; // files may be sent without a text
+  if (last && (wanted === "last" || isEmpty)) return last;
   const text = withFiles(state.mode === "chat" ? draft.trim() : draft);
   /** @type {Countable | null} */
-  const question =
-    draft.trim() === ""
-      ? null
-      : state.mode === "chat"
-        ? { messages: [...messagesBefore(), { role: "user", content: text }], ...toolsField() }
-        : { prompt: text };
+  const question = isEmpty
+    ? null
+    : state.mode === "chat"
+      ? { messages: [...messagesBefore(), { role: "user", content: text }], ...toolsField() }
+      : { prompt: text };
   return { draft: true, text: draft, question, run: null };
 }
 
