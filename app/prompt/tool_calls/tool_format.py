@@ -47,7 +47,8 @@ class ToolFormat:
         else:
             yield from reader.call_object()
         if self.closer:
-            yield from reader.skip_space()
+            # Small models write a bracket too many.
+            yield from reader.take_while(lambda char: char.isspace() or char in "}]")
             if (yield from reader.take(self.closer)):
                 reader.commit()
 

@@ -77,6 +77,16 @@ CALLS: dict[str, tuple[ToolFormat, str, Answer]] = {
         f"<tool_call>{OBJECT[:-2]}</tool_call>",
         Answer("", [("get_weather", CITY[:-1])]),
     ),
+    "hermes, a bracket too many": (
+        HERMES,
+        f"<tool_call>\n{OBJECT}}}\n</tool_call>\nDone.",
+        Answer("\nDone.", [WEATHER]),
+    ),
+    "hermes, a bracket too many and no closer": (
+        HERMES,
+        f"<tool_call>{OBJECT}}} is all.",
+        Answer("} is all.", [WEATHER]),
+    ),
     "hermes, the closer in a string": (
         HERMES,
         '<tool_call>{"name": "add", "arguments": {"a": "</tool_call>\\"}"}}</tool_call>',
