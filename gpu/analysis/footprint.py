@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gpu.architectures import expect_torch_runs
 from gpu.checkpoint.inventory import Inventory, TensorEntry
 from gpu.checkpoint.open_model import open_model, with_own_head
 from gpu.checkpoint.packing import FORMATS
@@ -131,6 +132,9 @@ class Footprint:
         dtype = options.dtype
         if dtype not in FORMATS:
             raise ModelError(f"dtype {dtype!r} is not supported; supported: {', '.join(FORMATS)}")
+        of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
+        if of_torch:
+            expect_torch_runs(config.model_type)
         kv = options.kv_dtype or FORMATS[dtype].kv
         cut = fit_kv_cache(
             config,
@@ -140,7 +144,6 @@ class Footprint:
             kv_memory_bytes=options.kv_memory_bytes,
             hybrid=options.hybrid_kv_cache and options.backend == "wgpu",
         )
-        of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
         stages = cut_stages(config.n_layers, options.pipeline_parallel_size)
         if inventory is None or of_torch:
             inventory = Inventory.of(config, checkpoint, "f32" if of_torch else dtype)

@@ -40,6 +40,16 @@ ENCODERS = find_architectures(encoders)
 ENCODER_DECODERS = find_architectures(encoder_decoders)
 
 
+def expect_torch_runs(model_type: str) -> None:
+    """Raise ModelError for an architecture that `--backend torch` does not run."""
+    if not ARCHITECTURES[model_type].torch:
+        supported = (name for name, architecture in ARCHITECTURES.items() if architecture.torch)
+        raise ModelError(
+            f"--backend torch runs {', '.join(supported)} models, but this is {model_type}; use "
+            "--backend wgpu, which needs no GPU where a software device is installed"
+        )
+
+
 def gguf_architecture(file: GgufFile) -> tuple[Architecture, GgufFormat]:
     """Return the architecture of a GGUF file. Raises ModelError for one that is not supported."""
     name = file.values.get("general.architecture")
@@ -62,6 +72,7 @@ __all__ = [
     "ENCODERS",
     "ENCODER_DECODERS",
     "Architecture",
+    "expect_torch_runs",
     "find_architectures",
     "gguf_architecture",
 ]

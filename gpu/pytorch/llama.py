@@ -9,13 +9,11 @@ from dataclasses import dataclass
 
 import torch
 
-from gpu.architectures import ARCHITECTURES
 from gpu.architectures.common.tensor_map import TensorMap
 from gpu.checkpoint.inventory import Inventory
 from gpu.checkpoint.reader import Checkpoint, WeightSource
 from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig
-from gpu.errors import ModelError
 from gpu.kv.blocks import BLOCK_TOKENS, blocks_for
 from gpu.kv.copies import TokenMove
 from gpu.pytorch.attention import Rotary, RotaryEmbeddings, attend, rounded, unseen_keys
@@ -27,17 +25,6 @@ from gpu.step import KvVariant
 
 OWN_KV = KvVariant()
 KV_TYPES = {"f32": torch.float32, "f16": torch.float16}
-
-
-def expect_supported(config: ModelConfig) -> None:
-    """Raise ModelError for an architecture that this backend does not run."""
-    if not ARCHITECTURES[config.model_type].torch:
-        supported = (name for name, architecture in ARCHITECTURES.items() if architecture.torch)
-        raise ModelError(
-            f"--backend torch runs {', '.join(supported)} models, but this is "
-            f"{config.model_type}; use --backend wgpu, which needs no GPU where a software device "
-            "is installed"
-        )
 
 
 @dataclass(frozen=True, slots=True)

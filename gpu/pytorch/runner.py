@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from gpu.architectures import expect_torch_runs
 from gpu.checkpoint.open_model import open_model
 from gpu.checkpoint.packing import FORMATS
 from gpu.checkpoint.reader import Progress, weight_progress
@@ -35,7 +36,7 @@ from gpu.pytorch.interventions import (
     RowInterventions,
     TorchLora,
 )
-from gpu.pytorch.llama import KV_TYPES, OWN_KV, Batch, SlotRows, TorchLlama, expect_supported
+from gpu.pytorch.llama import KV_TYPES, OWN_KV, Batch, SlotRows, TorchLlama
 from gpu.pytorch.statistics import NO_WATCHER, InspectionWatcher, StatsWatcher, Watcher
 from gpu.reference.sampler import Greenlist, sample_token
 from gpu.reference.watermark import selfhash_greenlist
@@ -132,7 +133,7 @@ class TorchRunner:
                 f"{kv_dtype!r}; choose one of these, or the wgpu backend"
             )
         config, checkpoint = open_model(folder)
-        expect_supported(config)
+        expect_torch_runs(config.model_type)
         loras = open_loras(options.loras, config, checkpoint)
         shape = fit_kv_cache(
             config,

@@ -257,6 +257,14 @@ def test_a_model_is_judged_with_the_adapters_it_will_have(monkeypatch: pytest.Mo
         find_model(settings, loras={"all": random_loras.folder(LLAMA, "all")})
 
 
+def test_a_model_that_pytorch_does_not_run_is_refused_before_it_is_loaded() -> None:
+    """While it is looked for: a change of the model ends no text for it."""
+    path = str(random_loras.base("gpt2"))
+    assert find_model(Settings(model=path)).path == Path(path)
+    with pytest.raises(ModelError, match=r"^--backend torch runs .*, but this is gpt2; use"):
+        find_model(Settings(model=path, backend="torch"))
+
+
 def test_pytorch_keeps_every_weight_in_float32() -> None:
     parameters = Inventory.from_folder(TALE, None).parameters
     found = Footprint.of(TALE, LoadOptions(dtype="q8", backend="torch", expert_slots=1))
