@@ -51,7 +51,7 @@ def find_draft(settings: Settings) -> Draft | None:
     if settings.dtype == AUTO_DTYPE:
         dtype = dtype_of_files(path)
     options = load_options(settings, dtype=dtype)
-    options = replace(options, context=None, kv_dtype=None, kv_offload_bytes=0)
+    options = replace(options, context=None, kv_dtype=None, kv_offload_bytes=0, cache_reuse=0)
     return Draft(path, tokenizer, dtype, Footprint.of(path, options).total)
 
 

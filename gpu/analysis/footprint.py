@@ -16,6 +16,7 @@ from gpu.checkpoint.tensor_names import tensor_map_of
 from gpu.config import ModelConfig, Stage, cut_stages
 from gpu.errors import ModelError
 from gpu.kv.blocks import ENCODER_DECODER_SHAPE, ENCODER_SHAPE, block_bytes, fit_kv_cache
+from gpu.kv.can_shift import expect_shiftable
 from gpu.kv.groups import groups_of_stage
 from gpu.load_options import LoadOptions
 from gpu.lora.adapter import Lora
@@ -135,6 +136,7 @@ class Footprint:
         of_torch = options.backend == "torch"  # rounds weights to `dtype` but stores float32
         if of_torch:
             expect_torch_runs(config.model_type)
+        expect_shiftable(config, options.cache_reuse)
         kv = options.kv_dtype or FORMATS[dtype].kv
         cut = fit_kv_cache(
             config,

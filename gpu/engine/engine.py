@@ -37,12 +37,12 @@ from gpu.engine.thread import (
     Start,
 )
 from gpu.engine.validation import RequestValidator
-from gpu.errors import ContextExceeded, EngineError, InvalidRequest, ModelError
+from gpu.errors import ContextExceeded, EngineError, InvalidRequest
 from gpu.events import Event
 from gpu.info import EngineStats
 from gpu.inspection.requests import Answer, Question, Waterfall
 from gpu.interventions.messages import NO_INTERVENTIONS, Interventions, InterventionSpan
-from gpu.kv.can_shift import why_not_shiftable
+from gpu.kv.can_shift import expect_shiftable, why_not_shiftable
 from gpu.kv.context_shift import LEAST_SHIFTABLE, sliding_context
 from gpu.load_options import AUTO_OPTIONS, DEFAULT_OPTIONS, LoadOptions
 from gpu.places import Places
@@ -147,8 +147,7 @@ class Engine:
         progress(0.0, f"reading {folder.name}")
         config, checkpoint = open_model(folder)
         options = with_dtype_of_files(options, config, checkpoint)
-        if options.cache_reuse and (why := why_not_shiftable(config)) is not None:
-            raise ModelError(f"{folder.name}: {why}; leave out --cache-reuse")
+        expect_shiftable(config, options.cache_reuse)
         if tokenizer is None:
             tokenizer = Tokenizer.load(folder)
             if options.draft is not None:

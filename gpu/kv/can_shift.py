@@ -6,6 +6,7 @@ Context shift (`gpu.kv.context_shift`) and cache reuse (`gpu.kv.cache_reuse`) ne
 from __future__ import annotations
 
 from gpu.config import ModelConfig
+from gpu.errors import ModelError
 
 
 def why_not_shiftable(config: ModelConfig) -> str | None:
@@ -24,3 +25,9 @@ def why_not_shiftable(config: ModelConfig) -> str | None:
             "have left it are freed, so cached tokens cannot be moved to other positions"
         )
     return None
+
+
+def expect_shiftable(config: ModelConfig, cache_reuse: int) -> None:
+    """Raise ModelError if `LoadOptions.cache_reuse` is set and cached tokens cannot be moved."""
+    if cache_reuse and (why := why_not_shiftable(config)) is not None:
+        raise ModelError(f"{why}; leave out --cache-reuse")

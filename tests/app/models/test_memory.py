@@ -13,6 +13,7 @@ from safetensors.numpy import load_file
 
 from app import tale
 from app.config import Settings
+from app.models.drafts import find_draft
 from app.models.find_model import find_model
 from app.models.free_memory import FreeMemory
 from app.models.memory import expect_fit, fitting_dtype
@@ -263,6 +264,14 @@ def test_a_model_that_pytorch_does_not_run_is_refused_before_it_is_loaded() -> N
     assert find_model(Settings(model=path)).path == Path(path)
     with pytest.raises(ModelError, match=r"^--backend torch runs .*, but this is gpt2; use"):
         find_model(Settings(model=path, backend="torch"))
+
+
+def test_cache_reuse_is_refused_before_a_model_that_cannot_do_it_is_loaded() -> None:
+    """A draft model reuses no chunks, so it may be one that could not."""
+    path = str(random_loras.base("mistral"))
+    assert find_draft(Settings(model="tale", draft=path, cache_reuse=16)) is not None
+    with pytest.raises(ModelError, match=r"sliding window.*; leave out --cache-reuse$"):
+        find_model(Settings(model=path, cache_reuse=16))
 
 
 def test_pytorch_keeps_every_weight_in_float32() -> None:
