@@ -313,6 +313,24 @@ def test_everything_with_the_keyboard(page: Page, site: Callable[..., Site]) -> 
     expect(play.prompt).to_be_focused()
 
 
+def test_a_field_is_named_by_its_label_alone(page: Page, site: Callable[..., Site]) -> None:
+    """Not by the button in it, too."""
+    open_page(page, site())
+    names = {"seed": "Seed", "max_tokens": "Max tokens", "stop-strings": "Stop strings"}
+    for id, name in names.items():
+        expect(page.locator(f"#{id}")).to_have_accessible_name(name)
+
+
+def test_the_field_for_a_replacement_is_as_wide_as_the_draw(
+    page: Page, site: Callable[..., Site]
+) -> None:
+    open_page(page, site()).write(n=3)
+    field, draw = (page.locator(name).bounding_box() for name in ("#replace-token-text", ".strip"))
+    assert field
+    assert draw
+    assert field["x"] + field["width"] == draw["x"] + draw["width"]
+
+
 def test_the_keyboard_goes_on_where_a_button_can_no_longer_be_pressed(
     page: Page, site: Callable[..., Site]
 ) -> None:
