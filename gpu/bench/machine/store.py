@@ -65,10 +65,16 @@ def read(path: Path) -> Report | None:
 def begin(path: Path, machine: Machine, began: str) -> tuple[Report, str]:
     """Return the report to continue, or a new one, and a sentence about which; "" for a first one.
 
-    An earlier report of another machine or version is kept under another name.
+    An earlier report of another machine or version is kept under another name. Raises
+    ReportFileError for a file that is no report, and if another file has the name of the page.
     """
     found = read(path)
     if found is None:
+        if page_path(path).exists():
+            raise ReportFileError(
+                f"{page_path(path)} is there, and the page of the report would replace it; choose "
+                "another name, or delete it"
+            )
         return Report(machine, began), ""
     if differs := machine.differs_from(found.machine):
         kept = _free_name(path)

@@ -72,6 +72,14 @@ def test_a_file_that_is_no_report_is_not_touched(path: Path, contents: str) -> N
     assert path.read_text("utf-8") == contents
 
 
+def test_a_text_with_the_name_of_the_page_is_not_touched(path: Path) -> None:
+    notes = path.with_suffix(".md")
+    notes.write_text("my own notes", "utf-8")
+    with pytest.raises(ReportFileError, match=r"r\.md is there, and the page .* would replace it"):
+        store.begin(path, made_machine(), "now")
+    assert notes.read_text("utf-8") == "my own notes"
+
+
 def test_a_report_of_a_later_format_is_not_touched(path: Path) -> None:
     data = json.loads(msgspec.json.encode(made_report()))
     path.write_text(json.dumps({**data, "format": 2}), "utf-8")
