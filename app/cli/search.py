@@ -24,6 +24,7 @@ from app.models.model_source import ModelSource
 from app.models.progress_line import ProgressLine
 from app.prompt.encoder_texts import EncoderInputs
 from app.retrieval.chunks import ChunkSettings
+from app.retrieval.index import missing_packages
 from app.retrieval.messages import MAX_TOP, DocumentRequest, SearchRequest
 from app.retrieval.retriever import ACTIVE_STATES, Retriever
 from gpu import DeviceError, Tokenizer
@@ -58,6 +59,8 @@ def search(
         values["embedding_model"] = next(iter(EMBEDDING_WHEELS))
     settings = Settings(**values)
     with errors():
+        if missing := missing_packages():
+            raise DeviceError(missing)
         embedding = find_embedding_model(settings)
         assert embedding is not None
         folder = tale.model_dir()  # an encoder needs a model that writes: this one is small

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -105,3 +106,11 @@ def test_a_document_that_cannot_be_read_is_named(
     result = run("a", file)
     assert result.exit_code == 2
     assert result.stderr == f"Error: {file}: cannot be read (Permission denied)\n"
+
+
+def test_without_faiss_nothing_is_downloaded_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(command, "find_embedding_model", lambda settings: pytest.fail("fetched"))
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = run("a")
+    assert result.exit_code == 1
+    assert result.stderr == "Error: retrieval needs FAISS: pip install 'tokenglass[search]'\n"
