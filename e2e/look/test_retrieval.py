@@ -20,6 +20,7 @@ from e2e.look.panel import LookPanel
 from e2e.look.test_looks import open_page, violations
 from e2e.playground import Playground
 from e2e.site import Site
+from gpu import InvalidRequest
 from gpu.inspection.requests import Answer, Array, Divergence, Losses
 from tests.app import fake_inspection
 from tests.app.fake_encoder import INFO, ids_of
@@ -280,6 +281,33 @@ def test_a_chunk_that_makes_the_answer_less_likely_may_change_it_most(
     name = second["part of the prompt"]
     expect(says(look)).to_contain_text(f"Without “{name}”, the log-probability of the answer")
     expect(says(look)).to_contain_text("changes most: +6.00 nats.")
+
+
+def test_what_was_wrong_with_one_answer_is_not_said_of_another(
+    page: Page,
+    own_site: Callable[..., Site],
+    cache: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def refuse(*_: object) -> Answer:
+        raise InvalidRequest("attention is out of reach")
+
+    play = open_page(page, own_site(embedding=INFO))
+    play.set(max_tokens=4)
+    look = play.look.open("retrieval")
+    index(look, ("a.txt", b"the fox"))
+    find(look)
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    with monkeypatch.context() as patched:
+        patched.setattr(fake_inspection, "_divergence", refuse)
+        look.panel.locator(".view-answer .send").click()
+        expect(says(look)).to_contain_text("attention is out of reach")
+        expect(look.panel.locator(".view-answer .send")).to_have_text("Continue")
+    view(look, "Question")
+    look.panel.get_by_role("button", name="Ask the model").click()
+    play.wait_done()
+    expect(says(look)).to_contain_text("Which chunk did the answer use?")
 
 
 def test_a_measurement_says_at_once_that_it_runs_and_may_be_stopped(

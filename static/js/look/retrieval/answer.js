@@ -17,9 +17,10 @@ import { attentionOf, cachedOf, chunksIn, excerpt } from "./prompt-parts.js";
 /** @typedef {import("./prompt-parts.js").PromptChunk} PromptChunk */
 /**
  * What is shown: the run, its chunks, and what was measured. `shares`: of attention, of the chunks and then
- * of `OTHERS`; null: not measured. `running`: ends the measurement, from the press of its button to its last answer.
+ * of `OTHERS`; null: not measured. `running`: ends the measurement, from the press of its button to its last answer;
+ * `problem`: why the attention was not measured, or "".
  *
- * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null, running: AbortController | null}} Shown
+ * @typedef {{segment: Segment, ids: number[], chunks: PromptChunk[], measurement: Measurement, shares: number[] | null, running: AbortController | null, problem: string}} Shown
  */
 
 const NO_ANSWER = "There is no answer yet. Find chunks for a question, then ask the model.";
@@ -34,7 +35,6 @@ const MAX_TOKENS = 64;
 const kept = new Map();
 /** @type {Shown | null} */
 let now = null;
-let problem = "";
 let leaving = new AbortController();
 
 const at = {
@@ -111,7 +111,7 @@ function shownFrom({ answer }) {
   if (!chunks.length) throw new Missing(NO_CHUNKS);
   const ids = [...segment.prompt, ...written].map(({ id }) => id);
   const measurement = new Measurement({ ids, first: segment.prompt.length }, chunks, "out", { windows: [], nLayers: 0 });
-  return { segment, ids, chunks, measurement, shares: null, running: null };
+  return { segment, ids, chunks, measurement, shares: null, running: null, problem: "" };
 }
 
 /** @param {Segment} segment @param {number} nTokens of its answer, that are measured */
@@ -129,7 +129,7 @@ async function toggle() {
   leaving.abort();
   leaving = shown.running = new AbortController();
   const { signal } = leaving;
-  problem = "";
+  shown.problem = "";
   kept.set(keyOf(shown.segment, shown.ids.length - shown.segment.prompt.length), shown);
   for (const oldest of kept.keys()) if (kept.size > N_KEPT) kept.delete(oldest);
   changed("look");
@@ -137,7 +137,7 @@ async function toggle() {
     shown.shares ??= await measureAttention(shown);
     changed("look");
   } catch (error) {
-    problem = /** @type {Problem} */ (error).message;
+    shown.problem = /** @type {Problem} */ (error).message;
   }
   if (!signal.aborted) await shown.measurement.run(signal, () => changed("look"));
   shown.running = null;
@@ -179,7 +179,7 @@ function draw(shown) {
   setText(at.go, running?.signal.aborted ? "Stopping …" : running ? "Stop" : isBegun ? "Continue" : "Measure");
   Object.assign(at.bar, { max: chunks.length + 2, value: Number(!!shares) + Number(!!whole) + nDone, hidden: !running });
   setText(at.cached, cacheWords(shown));
-  setText(at.says, problem || measurement.problem || why || resultWords(shown));
+  setText(at.says, shown.problem || measurement.problem || why || resultWords(shown));
   clearRows(at.list);
   chunks.forEach((chunk, i) => {
     const { read, reused, moved } = cachedOf(chunk, segment);
