@@ -148,12 +148,8 @@ def serve(settings: Settings, tell: Callable[[str], None]) -> str | None:
     # not loaded, so it need not fit. Others are refused before a port is open.
     comes = is_wheel_name(settings.model or DEFAULT)
     others = encoders.n_bytes + (draft.n_bytes if draft is not None else 0)
-    model = find_model(
-        bundled_settings(settings) if comes else settings,
-        must_fit=not comes,
-        loras=loras,
-        spare_bytes=-others,
-    )
+    first = bundled_settings(settings) if comes else settings
+    model = find_model(first, must_fit=not comes, loras=loras, spare_bytes=-others)
     if draft is not None and not comes:
         check_draft(draft, model.path, model.tokenizer)
     compared_with = Path() if comes else model.path

@@ -76,7 +76,7 @@ def test_the_chunk_that_is_found_is_that_of_sentence_transformers(folder: Path) 
     index = Index(EncoderIdentity("MiniLM", ())).added(document, chunks, found[1:])
     wanted = random_bert.reference(folder, [reference(question).input_ids, *whole])
     scores = wanted[1:] @ wanted[0]
-    nearest = index.search(found[0], len(chunks))
+    nearest = index.search(found[0], len(chunks), "cosine")
     assert [id for id, _ in nearest] == np.argsort(-scores).tolist()
     np.testing.assert_allclose([score for _, score in nearest], np.sort(scores)[::-1], atol=1e-4)
     assert "he flew around the lamp three times" in chunks[nearest[0][0]].text

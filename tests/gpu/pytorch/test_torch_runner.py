@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from gpu.checkpoint.reader import Checkpoint
-from gpu.errors import DeviceError, ModelError
+from gpu.errors import ModelError
 from gpu.load_options import LoadOptions
 from gpu.pytorch.runner import TorchRunner
 from gpu.reference.divergence import mean_kl
@@ -267,7 +267,7 @@ def test_unsupported_models_are_refused(tmp_path: Path) -> None:
         ModelError, match="dtype 'q5' is not supported; supported: f32, f16, q8, q4"
     ):
         TorchRunner.load(folder, LoadOptions(dtype="q5"))
-    with pytest.raises(DeviceError, match="context of 100000"):
+    with pytest.raises(ModelError, match="context of 100000"):
         TorchRunner.load(folder, LoadOptions(dtype="f32", context=100_000))
     config = json.loads((folder / "config.json").read_text())
     for name in ("model.safetensors", "tokenizer.json"):
