@@ -103,7 +103,8 @@ class ReplicatedEngine(EngineClient):
     @property
     def stats(self) -> EngineStats | None:
         """Sums of all replicas."""
-        found = [msgspec.structs.astuple(r.stats) for r in self.replicas if r.stats is not None]
+        known = [replica.stats for replica in self.replicas]  # None once a process has ended
+        found = [msgspec.structs.astuple(stats) for stats in known if stats is not None]
         return EngineStats(*map(sum, zip(*found, strict=True))) if found else None
 
     def replica_statuses(self) -> Sequence[ReplicaStatus]:
