@@ -140,6 +140,10 @@ class HttpServer(ThreadedWSGIServer):
             self.connections.remove(request)
             refuse(request)
 
+    def shutdown_request(self, request: Any) -> None:
+        """Leave a connection to its thread, which closes it: a signal that ends the server may come
+        between the start of that and the end of `process_request`."""
+
     def process_request_thread(self, request: Any, client_address: Any) -> None:
         try:
             self.finish_request(request, client_address)

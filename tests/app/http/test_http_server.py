@@ -12,6 +12,7 @@ import threading
 import time
 import urllib.request
 from collections.abc import Callable, Iterable, Iterator
+from socketserver import ThreadingMixIn
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -66,6 +67,31 @@ def ask(port: int, data: bytes) -> bytes:
     with connect(port) as sock:
         sock.sendall(data)
         return read_all(sock)
+
+
+def test_a_signal_leaves_a_request_to_its_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python raises it wherever the main thread is, as when that has just started the other."""
+    ended = threading.Event()
+
+    def app(environ: WSGIEnvironment, start_response: StartResponse) -> Iterable[bytes]:
+        assert ended.wait(PATIENCE_S)
+        start_response("200 OK", [("Content-Length", "5")])
+        return [b"whole"]
+
+    start_thread = ThreadingMixIn.process_request
+
+    def interrupted(server: Any, request: Any, address: Any) -> None:
+        start_thread(server, request, address)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(ThreadingMixIn, "process_request", interrupted)
+    with bind("127.0.0.1", 0) as listener:
+        server = http_server.http_server(listener, app)
+        with connect(server.port) as sock:
+            sock.sendall(HEALTH)
+            server.serve_forever()
+            ended.set()
+            assert read_all(sock).endswith(b"whole")
 
 
 def read_all(sock: socket.socket) -> bytes:
